@@ -1,0 +1,89 @@
+#pragma once
+// The run's configuration: one flat table of keys, from YAML and the command line, checked once and then constant.
+// No LibTorch here: the launcher reads it too.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace muster::worker {
+
+// Every field is a key of the same name ("data" in YAML, "--data" on the command line). Names follow Megatron-LM and
+// DeepSpeed; aliases of nanoGPT and others are accepted and mapped to these (config_keys.cc).
+struct RunConfig {
+  // model
+  std::string model = "gpt";
+  int64_t num_layers = 4;
+  int64_t num_attention_heads = 4;
+  int64_t hidden_size = 128;
+  int64_t seq_length = 64;              // tokens
+  int64_t vocab_size = 0;               // 0: from the data
+  double hidden_dropout = 0.0;
+  double attention_dropout = 0.0;
+  bool add_bias_linear = false;         // bias in linear layers and layer norms
+  bool untie_embeddings_and_output_weights = false;
+  // data
+  std::string data;                     // text file, or token file (training part)
+  std::string val_data;                 // token file of the validation part; empty: the last val_fraction of data
+  std::string data_format = "auto";     // auto, text, uint16 (headerless), llmc
+  double val_fraction = 0.1;
+  // batch
+  int64_t micro_batch_size = 12;        // sequences a rank and forward pass
+  int64_t global_batch_size = 0;        // sequences a step over all ranks; 0: micro_batch_size * ranks
+  // optimizer and schedule
+  std::string optimizer = "adamw";
+  double lr = 1e-3, min_lr = 1e-4;
+  std::string lr_decay_style = "cosine";  // cosine, linear, constant
+  int64_t lr_warmup_iters = 100, lr_decay_iters = 0;  // 0: train_iters
+  double weight_decay = 0.1, adam_beta1 = 0.9, adam_beta2 = 0.99, adam_eps = 1e-8;
+  double clip_grad = 1.0;               // global norm; 0: off
+  int64_t train_iters = 2000;
+  int64_t seed = 1337;
+  // evaluation and output
+  int64_t eval_interval = 250;          // steps; 0: only at the end
+  int64_t eval_iters = 20;              // global batches an evaluation; 0: the whole validation part
+  int64_t log_interval = 10;            // steps between progress lines
+  int64_t sample_tokens = 200;          // tokens of sample text at the end; 0: none
+  std::string run_dir;                  // empty: runs/<date>-<time>-<pid>
+  // machine
+  std::string device = "auto";          // auto, cpu, cuda
+  std::string precision = "fp32";       // fp32, tf32, bf16, fp64
+  std::string backend = "auto";         // auto, nccl, host
+  int64_t threads = 0;                  // CPU threads a rank; 0: cores / ranks of this node, at least 1
+  double comm_timeout_s = 600;          // of one collective
+  double start_timeout_s = 120;         // of one exchange at start
+  // data parallel
+  double reduce_bucket_size_mb = 25;    // MiB
+  double first_bucket_size_mb = 1;      // MiB
+  bool overlap_grad_reduce = true;
+};
+
+// Where a value came from, for messages: "run.yaml:12", "--lr".
+struct Override {
+  std::string key, value;
+};
+
+// Reads `yaml_path` (may be empty: defaults only), then applies `overrides` (command line; they win), resolves aliases,
+// checks types and single-key ranges. InputError: unknown key (nearest named), wrong type, missing file, out of range;
+// the message starts with file:line or --key.
+RunConfig load_config(const std::string& yaml_path, const std::vector<Override>& overrides);
+
+// Splits "--key value", "--key=value" and bare "--flag" (true) into overrides. InputError on a positional word.
+std::vector<Override> parse_overrides(const std::vector<std::string>& arguments);
+
+// The checks that need the number of ranks: global batch divisible by ranks * micro-batch (three numbers shown), heads
+// divide hidden_size, ... Fills in derived defaults (global_batch_size, lr_decay_iters).
+void finalize_config(RunConfig& config, int world_size);
+
+// The whole configuration as YAML that load_config reads back to an equal one.
+std::string to_yaml(const RunConfig& config);
+
+// One line a key: name, type, default, unit, help; for --help.
+std::string config_help();
+
+// Micro-batches a rank and step.
+inline int64_t gradient_accumulation_steps(const RunConfig& c, int world_size) {
+  return c.global_batch_size / (c.micro_batch_size * world_size);
+}
+
+}  // namespace muster::worker
