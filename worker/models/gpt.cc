@@ -1,1 +1,158 @@
-// not written yet
+#include <cmath>
+#include <deque>
+#include <string>
+
+#include <ATen/ops/mm.h>
+#include <c10/core/GradMode.h>
+
+#include "comm/base/error.h"
+#include "worker/kernels/philox.h"
+#include "worker/models/attention.h"
+#include "worker/models/model.h"
+#include "worker/models/ops.h"
+
+namespace muster::worker {
+namespace {
+
+using sharding::Init;
+using sharding::Parameter;
+
+// GPT-2 (Radford et al., 2019): pre-norm blocks, GELU, learned positions; initial values as GPT-2's (standard deviation 0.02,
+// projections into the residual stream divided by sqrt(2 layers)).
+class Gpt : public Model {
+ public:
+  Gpt(const RunConfig& config, int64_t vocab_size);
+  std::vector<Parameter*> parameters() override;
+  at::Tensor loss(const at::Tensor& tokens, const at::Tensor& targets, const PassContext& pass) override;
+  at::Tensor next_token_logits(const at::Tensor& tokens) override;
+
+ private:
+  struct Linear {
+    Parameter *weight = nullptr, *bias = nullptr;
+  };
+  struct Block {
+    std::string name;
+    Linear norm1, qkv, out, norm2, up, down;
+  };
+
+  Parameter* add(std::string name, std::vector<int64_t> shape, Init init, bool decay);
+  Linear add_linear(const std::string& name, int64_t out, int64_t in, double std);
+  Linear add_norm(const std::string& name);
+  Block add_block(int64_t index);
+  Parameter& head() { return head_ ? *head_ : *token_table_; }
+
+  at::Tensor body(const at::Tensor& tokens, const PassContext& pass);
+  at::Tensor drop(const at::Tensor& x, int64_t batch, const std::string& module, const PassContext& pass) const;
+  kernels::DropoutKey dropout_key(const std::string& module, double p, const PassContext& pass) const;
+
+  const RunConfig config_;
+  std::deque<Parameter> storage_;  // stable addresses
+  Parameter *token_table_ = nullptr, *position_table_ = nullptr, *head_ = nullptr;
+  std::vector<Block> blocks_;
+  Linear final_norm_;
+};
+
+Gpt::Gpt(const RunConfig& config, int64_t vocab_size) : config_(config) {
+  const int64_t width = config.hidden_size;
+  token_table_ = add("token_embedding", {vocab_size, width}, Init::normal(0.02), true);
+  position_table_ = add("position_embedding", {config.seq_length, width}, Init::normal(0.02), true);
+  for (int64_t i = 0; i < config.num_layers; ++i) blocks_.push_back(add_block(i));
+  final_norm_ = add_norm("final_norm");
+  if (config.untie_embeddings_and_output_weights) {
+    head_ = add("head", {vocab_size, width}, Init::normal(0.02), true);
+  } else {
+    token_table_->uses = 2;
+  }
+}
+
+Parameter* Gpt::add(std::string name, std::vector<int64_t> shape, Init init, bool decay) {
+  Parameter p;
+  p.name = std::move(name);
+  p.shape = std::move(shape);
+  p.init = init;
+  p.decay = decay;
+  return &storage_.emplace_back(std::move(p));
+}
+
+Gpt::Linear Gpt::add_linear(const std::string& name, int64_t out, int64_t in, double std) {
+  Linear linear;
+  linear.weight = add(name + ".weight", {out, in}, Init::normal(std), true);
+  if (config_.add_bias_linear) linear.bias = add(name + ".bias", {out}, Init::constant(0), false);
+  return linear;
+}
+
+Gpt::Linear Gpt::add_norm(const std::string& name) {
+  Linear norm;
+  norm.weight = add(name + ".weight", {config_.hidden_size}, Init::constant(1), false);
+  if (config_.add_bias_linear) norm.bias = add(name + ".bias", {config_.hidden_size}, Init::constant(0), false);
+  return norm;
+}
+
+Gpt::Block Gpt::add_block(int64_t index) {
+  const std::string name = fmt::format("block{}", index);
+  const int64_t width = config_.hidden_size;
+  const double residual_std = 0.02 / std::sqrt(2.0 * static_cast<double>(config_.num_layers));
+  Block b;
+  b.name = name;
+  b.norm1 = add_norm(name + ".norm1");
+  b.qkv = add_linear(name + ".attention.qkv", 3 * width, width, 0.02);
+  b.out = add_linear(name + ".attention.out", width, width, residual_std);
+  b.norm2 = add_norm(name + ".norm2");
+  b.up = add_linear(name + ".mlp.up", 4 * width, width, 0.02);
+  b.down = add_linear(name + ".mlp.down", width, 4 * width, residual_std);
+  return b;
+}
+
+std::vector<Parameter*> Gpt::parameters() {
+  std::vector<Parameter*> all;
+  for (Parameter& p : storage_) all.push_back(&p);
+  return all;
+}
+
+kernels::DropoutKey Gpt::dropout_key(const std::string& module, double p, const PassContext& pass) const {
+  if (!pass.training || p == 0) return {};
+  const auto seed = static_cast<uint64_t>(config_.seed) ^ (static_cast<uint64_t>(pass.step) * 0xD1342543DE82EF95ull);
+  return {philox_key(seed, module.c_str()), pass.first_sample, p};
+}
+
+at::Tensor Gpt::drop(const at::Tensor& x, int64_t batch, const std::string& module, const PassContext& pass) const {
+  const auto key = dropout_key(module, config_.hidden_dropout, pass);
+  return key.p == 0 ? x : ops::dropout(x.view({batch, -1, x.size(1)}), key).view({-1, x.size(1)});
+}
+
+at::Tensor Gpt::body(const at::Tensor& tokens, const PassContext& pass) {
+  const int64_t batch = tokens.size(0);
+  at::Tensor residual = drop(ops::embedding(tokens, *token_table_, *position_table_), batch, "embedding", pass);  // (B T, C)
+  at::Tensor branch, normed;
+  for (const Block& b : blocks_) {
+    std::tie(residual, normed) = ops::residual_norm(residual, branch, *b.norm1.weight, b.norm1.bias);
+    const at::Tensor qkv = ops::linear(normed, *b.qkv.weight, b.qkv.bias);  // (B T, 3 C)
+    const auto key = dropout_key(b.name + ".attention", config_.attention_dropout, pass);
+    branch = ops::linear(ops::causal_attention(qkv, batch, config_.num_attention_heads, key), *b.out.weight, b.out.bias);
+    branch = drop(branch, batch, b.name + ".attention.out", pass);
+    std::tie(residual, normed) = ops::residual_norm(residual, branch, *b.norm2.weight, b.norm2.bias);
+    branch = ops::linear(ops::gelu(ops::linear(normed, *b.up.weight, b.up.bias)), *b.down.weight, b.down.bias);
+    branch = drop(branch, batch, b.name + ".mlp", pass);
+  }
+  std::tie(residual, normed) = ops::residual_norm(residual, branch, *final_norm_.weight, final_norm_.bias);
+  return normed;
+}
+
+at::Tensor Gpt::loss(const at::Tensor& tokens, const at::Tensor& targets, const PassContext& pass) {
+  return ops::head_loss(body(tokens, pass), head(), targets.view({-1}));
+}
+
+at::Tensor Gpt::next_token_logits(const at::Tensor& tokens) {
+  const c10::AutoGradMode no_graph(false);
+  const at::Tensor x = body(tokens, {}).view({tokens.size(0), tokens.size(1), -1}).select(1, -1);
+  return at::mm(x, head().tensor.t());
+}
+
+}  // namespace
+
+std::unique_ptr<Model> make_model(const RunConfig& config, int64_t vocab_size) {
+  if (config.model != "gpt") refuse("model: found '{}', wanted gpt", config.model);
+  return std::make_unique<Gpt>(config, vocab_size);
+}
+
+}  // namespace muster::worker

@@ -1,0 +1,170 @@
+#include "worker/models/ops.h"
+
+#include <ATen/ops/add.h>
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/embedding.h>
+#include <ATen/ops/embedding_dense_backward.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/sum.h>
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+namespace muster::worker::ops {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::Function;
+using Tensors = torch::autograd::variable_list;
+
+// Parameters outlive every graph, so a node keeps their address.
+c10::IValue address(Parameter* p) { return reinterpret_cast<int64_t>(p); }
+Parameter* parameter(AutogradContext* ctx, const char* key) { return reinterpret_cast<Parameter*>(ctx->saved_data[key].toInt()); }
+
+bool wants_gradient(const Parameter* p) { return p && !p->frozen; }
+
+// Adds a^T b to the gradient of `weight`: one matrix product straight into the buffer where the dtypes allow it.
+void add_product_gradient(Parameter& weight, const at::Tensor& a, const at::Tensor& b) {
+  if (weight.grad.scalar_type() != a.scalar_type()) return weight.add_gradient(at::mm(a.t(), b));
+  if (weight.accumulates()) {
+    weight.grad.addmm_(a.t(), b);
+  } else {
+    at::mm_out(weight.grad, a.t(), b);
+  }
+  weight.report();
+}
+
+struct Embedding : Function<Embedding> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& table, const at::Tensor& positions, const at::Tensor& tokens,
+                            Parameter* token_table, Parameter* position_table) {
+    ctx->save_for_backward({tokens});
+    ctx->saved_data["tokens"] = address(token_table);
+    ctx->saved_data["positions"] = address(position_table);
+    const int64_t length = tokens.size(1), width = table.size(1);
+    return at::embedding(table, tokens).add_(positions.narrow(0, 0, length)).view({-1, width});
+  }
+  static Tensors backward(AutogradContext* ctx, Tensors grads) {
+    const at::Tensor tokens = ctx->get_saved_variables()[0];
+    const at::Tensor grad = grads[0].view({tokens.size(0), tokens.size(1), -1});
+    if (Parameter* p = parameter(ctx, "tokens"); wants_gradient(p)) {
+      p->add_gradient(at::embedding_dense_backward(grad, tokens, p->shape[0], -1, false));
+    }
+    if (Parameter* p = parameter(ctx, "positions"); wants_gradient(p)) add_position_gradient(*p, at::sum(grad, 0));
+    return {{}, {}, {}, {}, {}};
+  }
+  static void add_position_gradient(Parameter& p, const at::Tensor& g) {  // g (T, C), T <= rows of the table
+    if (!p.accumulates()) p.grad.zero_();
+    p.grad.narrow(0, 0, g.size(0)).add_(g);
+    p.report();
+  }
+};
+
+struct Linear : Function<Linear> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& w, const at::Tensor& b, Parameter* weight,
+                            Parameter* bias) {
+    ctx->save_for_backward({x, w});
+    ctx->saved_data["weight"] = address(weight);
+    ctx->saved_data["bias"] = address(bias);
+    return bias ? at::addmm(b, x, w.t()) : at::mm(x, w.t());
+  }
+  static Tensors backward(AutogradContext* ctx, Tensors grads) {
+    const auto saved = ctx->get_saved_variables();
+    const at::Tensor& grad = grads[0];
+    const at::Tensor grad_x = ctx->needs_input_grad(0) ? at::mm(grad, saved[1]) : at::Tensor();
+    if (Parameter* p = parameter(ctx, "weight"); wants_gradient(p)) add_product_gradient(*p, grad, saved[0]);
+    if (Parameter* p = parameter(ctx, "bias"); wants_gradient(p)) p->add_gradient(at::sum(grad, 0, false, p->grad.scalar_type()));
+    return {grad_x, {}, {}, {}, {}};
+  }
+};
+
+struct ResidualNorm : Function<ResidualNorm> {
+  static Tensors forward(AutogradContext* ctx, const at::Tensor& residual, const at::Tensor& branch, const at::Tensor& w,
+                         const at::Tensor& b, Parameter* weight, Parameter* bias) {
+    const auto out = kernels::residual_layer_norm(residual, branch, w, b);
+    ctx->save_for_backward({out.sum, out.mean, out.rstd, w});
+    ctx->saved_data["weight"] = address(weight);
+    ctx->saved_data["bias"] = address(bias);
+    return branch.defined() ? Tensors{out.normed, out.sum} : Tensors{out.normed};
+  }
+  static Tensors backward(AutogradContext* ctx, Tensors grads) {
+    const auto saved = ctx->get_saved_variables();
+    const at::Tensor past = grads.size() > 1 ? grads[1] : at::Tensor();
+    Parameter* weight = parameter(ctx, "weight");
+    Parameter* bias = parameter(ctx, "bias");
+    for (Parameter* p : {weight, bias}) {
+      if (wants_gradient(p) && !p->accumulates()) p->grad.zero_();
+    }
+    const at::Tensor grad = kernels::residual_layer_norm_backward(
+        grads[0], past, saved[0], saved[1], saved[2], saved[3], wants_gradient(weight) ? weight->grad : at::Tensor(),
+        wants_gradient(bias) ? bias->grad : at::Tensor());
+    for (Parameter* p : {weight, bias}) {
+      if (wants_gradient(p)) p->report();
+    }
+    return {grad, grads.size() > 1 ? grad : at::Tensor(), {}, {}, {}, {}};
+  }
+};
+
+struct Gelu : Function<Gelu> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x) {
+    ctx->save_for_backward({x});
+    return kernels::gelu(x);
+  }
+  static Tensors backward(AutogradContext* ctx, Tensors grads) {
+    return {kernels::gelu_backward(grads[0], ctx->get_saved_variables()[0])};
+  }
+};
+
+struct Dropout : Function<Dropout> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const kernels::DropoutKey& key) {
+    ctx->saved_data["key"] = static_cast<int64_t>(key.key);
+    ctx->saved_data["first_sample"] = key.first_sample;
+    ctx->saved_data["p"] = key.p;
+    return kernels::dropout(x, key);
+  }
+  static Tensors backward(AutogradContext* ctx, Tensors grads) {
+    const kernels::DropoutKey key{static_cast<uint64_t>(ctx->saved_data["key"].toInt()), ctx->saved_data["first_sample"].toInt(),
+                                  ctx->saved_data["p"].toDouble()};
+    return {kernels::dropout(grads[0].contiguous(), key), {}};
+  }
+};
+
+struct HeadLoss : Function<HeadLoss> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& w, const at::Tensor& targets, Parameter* weight) {
+    at::Tensor logits = at::mm(x, w.t());  // (N, V)
+    const at::Tensor loss = kernels::cross_entropy_in_place(logits, targets);
+    ctx->save_for_backward({x, w, logits});  // logits now hold their own gradient
+    ctx->saved_data["weight"] = address(weight);
+    return loss;
+  }
+  static Tensors backward(AutogradContext* ctx, Tensors) {
+    const auto saved = ctx->get_saved_variables();
+    const at::Tensor grad_x = at::mm(saved[2], saved[1]);
+    if (Parameter* p = parameter(ctx, "weight"); wants_gradient(p)) add_product_gradient(*p, saved[2], saved[0]);
+    return {grad_x, {}, {}, {}};
+  }
+};
+
+}  // namespace
+
+at::Tensor embedding(const at::Tensor& tokens, Parameter& token_table, Parameter& position_table) {
+  return Embedding::apply(token_table.tensor, position_table.tensor, tokens, &token_table, &position_table);
+}
+
+at::Tensor linear(const at::Tensor& x, Parameter& weight, Parameter* bias) {
+  return Linear::apply(x, weight.tensor, bias ? bias->tensor : at::Tensor(), &weight, bias);
+}
+
+std::tuple<at::Tensor, at::Tensor> residual_norm(const at::Tensor& residual, const at::Tensor& branch, Parameter& weight, Parameter* bias) {
+  const auto out = ResidualNorm::apply(residual, branch, weight.tensor, bias ? bias->tensor : at::Tensor(), &weight, bias);
+  return {branch.defined() ? out[1] : residual, out[0]};
+}
+
+at::Tensor gelu(const at::Tensor& x) { return Gelu::apply(x); }
+
+at::Tensor dropout(const at::Tensor& x, const kernels::DropoutKey& key) { return key.p == 0 ? x : Dropout::apply(x, key); }
+
+at::Tensor head_loss(const at::Tensor& x, Parameter& weight, const at::Tensor& targets) {
+  if (!c10::GradMode::is_enabled()) return kernels::cross_entropy(at::mm(x, weight.tensor.t()), targets);
+  return HeadLoss::apply(x, weight.tensor, targets, &weight);
+}
+
+}  // namespace muster::worker::ops
