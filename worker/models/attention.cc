@@ -17,6 +17,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "comm/base/error.h"
+#include "worker/kernels/attention.h"
 
 namespace muster::worker::ops {
 namespace {
@@ -24,7 +25,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using Tensors = torch::autograd::variable_list;
 
-enum class Kernel { kComposed, kCpuFlash, kFlash, kEfficient };
+enum class Kernel { kComposed, kCpuFlash, kFlash, kEfficient, kShort };
 
 Kernel choose(at::Device device, at::ScalarType dtype, double dropout_p) {
   if (device.is_cpu()) return dropout_p > 0 ? Kernel::kComposed : Kernel::kCpuFlash;
@@ -71,11 +72,17 @@ struct CausalAttention : torch::autograd::Function<CausalAttention> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& qkv, int64_t batch, int64_t heads, const kernels::DropoutKey& key) {
     const Shape s{batch, qkv.size(0) / batch, heads, qkv.size(1) / (3 * heads)};
     const auto [q, k, v] = split(qkv, s);
-    const Kernel kernel = choose(qkv.device(), qkv.scalar_type(), key.p);
+    Kernel kernel = choose(qkv.device(), qkv.scalar_type(), key.p);
+    if (kernel == Kernel::kCpuFlash && kernels::short_attention_fits(qkv, s.length)) kernel = Kernel::kShort;
     ctx->saved_data["shape"] = std::vector<int64_t>{s.batch, s.length, s.heads, s.width, static_cast<int64_t>(kernel)};
     ctx->saved_data["key"] = static_cast<int64_t>(key.key);
     ctx->saved_data["first_sample"] = key.first_sample;
     ctx->saved_data["p"] = key.p;
+    if (kernel == Kernel::kShort) {
+      const auto r = kernels::short_attention(qkv, batch, heads);
+      ctx->save_for_backward({qkv, r.out, r.probabilities});
+      return r.out;
+    }
     if (kernel == Kernel::kComposed) {
       const at::Tensor probabilities = causal_probabilities(q, k, s);
       const at::Tensor kept = key.p > 0 ? kernels::dropout(probabilities, key) : probabilities;
@@ -106,6 +113,8 @@ struct CausalAttention : torch::autograd::Function<CausalAttention> {
     const double p = ctx->saved_data["p"].toDouble();
     at::Tensor dq, dk, dv;
     switch (static_cast<Kernel>(shape[4])) {
+      case Kernel::kShort:
+        return {kernels::short_attention_backward(grads[0].contiguous(), saved[0], {saved[1], saved[2]}, s.batch, s.heads), {}, {}, {}};
       case Kernel::kComposed:
         std::tie(dq, dk, dv) = composed_backward(grad, q, k, v, saved[1], s, dropout_key(ctx));
         break;
@@ -148,7 +157,7 @@ at::Tensor causal_attention(const at::Tensor& qkv, int64_t batch, int64_t heads,
 }
 
 std::string_view attention_kernel(at::Device device, at::ScalarType dtype, double dropout_p) {
-  static constexpr std::string_view kNames[] = {"composed", "cpu-flash", "flash", "efficient"};
+  static constexpr std::string_view kNames[] = {"composed", "cpu-flash", "flash", "efficient", "short"};
   return kNames[static_cast<int>(choose(device, dtype, dropout_p))];
 }
 

@@ -16,7 +16,8 @@ namespace muster::worker::ops {
 // GPU kernels draw their own randoms from the CUDA generator instead.
 at::Tensor causal_attention(const at::Tensor& qkv, int64_t batch, int64_t heads, const kernels::DropoutKey& key);
 
-// "composed" (matrix products and softmax), "cpu-flash", "flash", "efficient": what causal_attention uses for such a tensor.
+// "composed" (matrix products and softmax), "cpu-flash" (or kernels/attention.h for short sequences), "flash", "efficient": what
+// causal_attention uses for such a tensor.
 std::string_view attention_kernel(at::Device device, at::ScalarType dtype, double dropout_p);
 
 }  // namespace muster::worker::ops

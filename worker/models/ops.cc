@@ -1,13 +1,13 @@
 #include "worker/models/ops.h"
 
-#include <ATen/ops/add.h>
-#include <ATen/ops/addmm.h>
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/embedding_dense_backward.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/sum.h>
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/custom_function.h>
+
+#include "worker/kernels/matmul.h"
 
 namespace muster::worker::ops {
 namespace {
@@ -25,11 +25,7 @@ bool wants_gradient(const Parameter* p) { return p && !p->frozen; }
 // Adds a^T b to the gradient of `weight`: one matrix product straight into the buffer where the dtypes allow it.
 void add_product_gradient(Parameter& weight, const at::Tensor& a, const at::Tensor& b) {
   if (weight.grad.scalar_type() != a.scalar_type()) return weight.add_gradient(at::mm(a.t(), b));
-  if (weight.accumulates()) {
-    weight.grad.addmm_(a.t(), b);
-  } else {
-    at::mm_out(weight.grad, a.t(), b);
-  }
+  kernels::matmul_tn_out(weight.grad, a, b, weight.accumulates());
   weight.report();
 }
 
@@ -64,12 +60,13 @@ struct Linear : Function<Linear> {
     ctx->save_for_backward({x, w});
     ctx->saved_data["weight"] = address(weight);
     ctx->saved_data["bias"] = address(bias);
-    return bias ? at::addmm(b, x, w.t()) : at::mm(x, w.t());
+    const at::Tensor y = kernels::matmul_nt(x, w);
+    return bias ? y.add_(b) : y;
   }
   static Tensors backward(AutogradContext* ctx, Tensors grads) {
     const auto saved = ctx->get_saved_variables();
     const at::Tensor& grad = grads[0];
-    const at::Tensor grad_x = ctx->needs_input_grad(0) ? at::mm(grad, saved[1]) : at::Tensor();
+    const at::Tensor grad_x = ctx->needs_input_grad(0) ? kernels::matmul_nn(grad, saved[1]) : at::Tensor();
     if (Parameter* p = parameter(ctx, "weight"); wants_gradient(p)) add_product_gradient(*p, grad, saved[0]);
     if (Parameter* p = parameter(ctx, "bias"); wants_gradient(p)) p->add_gradient(at::sum(grad, 0, false, p->grad.scalar_type()));
     return {grad_x, {}, {}, {}, {}};
@@ -129,7 +126,7 @@ struct Dropout : Function<Dropout> {
 
 struct HeadLoss : Function<HeadLoss> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& w, const at::Tensor& targets, Parameter* weight) {
-    at::Tensor logits = at::mm(x, w.t());  // (N, V)
+    at::Tensor logits = kernels::matmul_nt(x, w);  // (N, V)
     const at::Tensor loss = kernels::cross_entropy_in_place(logits, targets);
     ctx->save_for_backward({x, w, logits});  // logits now hold their own gradient
     ctx->saved_data["weight"] = address(weight);
@@ -137,7 +134,7 @@ struct HeadLoss : Function<HeadLoss> {
   }
   static Tensors backward(AutogradContext* ctx, Tensors) {
     const auto saved = ctx->get_saved_variables();
-    const at::Tensor grad_x = at::mm(saved[2], saved[1]);
+    const at::Tensor grad_x = kernels::matmul_nn(saved[2], saved[1]);
     if (Parameter* p = parameter(ctx, "weight"); wants_gradient(p)) add_product_gradient(*p, saved[2], saved[0]);
     return {grad_x, {}, {}, {}};
   }
@@ -163,7 +160,7 @@ at::Tensor gelu(const at::Tensor& x) { return Gelu::apply(x); }
 at::Tensor dropout(const at::Tensor& x, const kernels::DropoutKey& key) { return key.p == 0 ? x : Dropout::apply(x, key); }
 
 at::Tensor head_loss(const at::Tensor& x, Parameter& weight, const at::Tensor& targets) {
-  if (!c10::GradMode::is_enabled()) return kernels::cross_entropy(at::mm(x, weight.tensor.t()), targets);
+  if (!c10::GradMode::is_enabled()) return kernels::cross_entropy(kernels::matmul_nt(x, weight.tensor), targets);
   return HeadLoss::apply(x, weight.tensor, targets, &weight);
 }
 

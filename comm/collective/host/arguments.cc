@@ -18,7 +18,8 @@ DType dtype_of(const at::Tensor& tensor) {
 
 DType checked(OpKind kind, const at::Tensor& tensor) {
   MUSTER_CHECK(tensor.defined());
-  if (!tensor.device().is_cpu()) throw CheckError(fmt::format("{} of a tensor on {}; wanted cpu", comm::to_string(kind), tensor.device().str()));
+  if (!tensor.device().is_cpu())
+    throw CheckError(fmt::format("{} of a tensor on {}; wanted cpu", comm::to_string(kind), tensor.device().str()));
   if (!tensor.is_contiguous()) throw CheckError(fmt::format("{} of a tensor that is not contiguous", comm::to_string(kind)));
   return dtype_of(tensor);
 }

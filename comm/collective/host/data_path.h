@@ -5,6 +5,7 @@
 #include <mutex>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "comm/base/deadline.h"
 #include "comm/collective/host/operation.h"
@@ -47,9 +48,13 @@ struct Session {
   int size = 1;
   Fault fault;
   SharedDeadline deadline;
-  // "nothing within 30.0 s"
-  std::string patience() const { return fmt::format("within {:.1f} s", std::chrono::duration<double>(timeout).count()); }
 };
+
+// The deadline has passed while waiting for the ranks in `late`; of these, `absent` have not even called the operation.
+[[noreturn]] void fail_late(const Session& session, const Operation& operation, const std::vector<int>& late,
+                            const std::vector<int>& absent);
+// A peer has told that `culprit` is at fault.
+[[noreturn]] void fail_reported(const Operation& operation, int culprit, int reporter, const std::string& text);
 
 // Moves the bytes of operations between ranks.
 //

@@ -6,11 +6,16 @@
 #include <cstring>
 
 // Sanitizers cannot run the resolvers that pick a version.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#define MUSTER_CLONES
+#elif defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
 #define MUSTER_CLONES __attribute__((target_clones("arch=skylake-avx512", "arch=haswell", "default")))
 #else
 #define MUSTER_CLONES
 #endif
+
+// A version is made of a function with all that is inlined into it.
+#define MUSTER_INLINE inline __attribute__((always_inline))
 
 namespace muster::comm::host {
 namespace {
@@ -84,7 +89,7 @@ template <typename T>
 using Loose [[gnu::may_alias, gnu::aligned(1)]] = T;
 
 template <typename E, typename Op>
-inline __attribute__((always_inline)) void reduce_two(void* out_bytes, const void* a_bytes, const void* b_bytes, size_t count) {
+MUSTER_INLINE void reduce_two(void* out_bytes, const void* a_bytes, const void* b_bytes, size_t count) {
   auto* out = static_cast<Loose<typename E::Stored>*>(out_bytes);
   const auto* a = static_cast<const Loose<typename E::Stored>*>(a_bytes);
   const auto* b = static_cast<const Loose<typename E::Stored>*>(b_bytes);
@@ -93,7 +98,7 @@ inline __attribute__((always_inline)) void reduce_two(void* out_bytes, const voi
 }
 
 template <typename E, typename Op>
-inline __attribute__((always_inline)) void reduce_block(void* out_bytes, const void* const* in, int inputs, size_t first, size_t n) {
+MUSTER_INLINE void reduce_block(void* out_bytes, const void* const* in, int inputs, size_t first, size_t n) {
   using Stored = Loose<typename E::Stored>;
   typename E::Wide sum[kBlock];
   const auto input = [&](int k) { return static_cast<const Stored*>(in[k]) + first; };
@@ -108,14 +113,14 @@ inline __attribute__((always_inline)) void reduce_block(void* out_bytes, const v
 }
 
 template <typename E, typename Op>
-inline __attribute__((always_inline)) void reduce_all(void* out, const void* const* in, int inputs, size_t count) {
+MUSTER_INLINE void reduce_all(void* out, const void* const* in, int inputs, size_t count) {
   if (inputs == 2) return reduce_two<E, Op>(out, in[0], in[1], count);
   for (size_t first = 0; first < count; first += kBlock)
     reduce_block<E, Op>(out, in, inputs, first, std::min(kBlock, count - first));
 }
 
 template <typename E>
-inline __attribute__((always_inline)) void reduce_by(ReduceOp op, void* out, const void* const* in, int inputs, size_t count) {
+MUSTER_INLINE void reduce_by(ReduceOp op, void* out, const void* const* in, int inputs, size_t count) {
   switch (op) {
     case ReduceOp::kSum: return reduce_all<E, Sum>(out, in, inputs, count);
     case ReduceOp::kMax: return reduce_all<E, Max>(out, in, inputs, count);

@@ -27,15 +27,8 @@ class SharedPath : public DataPath {
   // One send or receive in progress.
   struct Transfer {
     Operation operation;
-    uint64_t chunk, end;    // of the direction's stream
-    uint64_t first;
-    uint64_t message;
+    uint64_t chunk, end, first;  // chunks of the direction's stream: next, past the last, first
     bool finished() const { return chunk == end; }
-  };
-  // Streams of one direction, this rank's view.
-  struct Stream {
-    uint64_t chunks = 0;
-    uint64_t messages = 0;
   };
   // One collective in progress.
   struct Pass {
@@ -82,7 +75,7 @@ class SharedPath : public DataPath {
   bool advance(Transfer& transfer);
   bool push_chunk(Transfer& transfer);
   bool pull_chunk(Transfer& transfer);
-  Stream& stream_of(const Operation& operation);
+  uint64_t& chunks_of(const Operation& operation);
 
   // waiting (shared_wait.cc)
   using Arrived = std::function<bool(int rank)>;
@@ -93,7 +86,7 @@ class SharedPath : public DataPath {
   void check_health(const Operation& operation, const Arrived& arrived);
   void check_notice(const Operation& operation);
   void check_alive(const Operation& operation, const Arrived& arrived);
-  [[noreturn]] void fail_late(const Operation& operation, const Arrived& arrived);
+  [[noreturn]] void give_up(const Operation& operation, const Arrived& arrived);
   bool process_ended(int rank) const;
 
   const std::shared_ptr<Session> session_;
@@ -104,7 +97,7 @@ class SharedPath : public DataPath {
   uint64_t base_ = 0;        // first chunk of the next collective
   uint64_t collectives_ = 0;
   std::vector<const void*> inputs_;  // scratch of the reductions
-  std::vector<Stream> outgoing_, incoming_;
+  std::vector<uint64_t> outgoing_, incoming_;  // chunks so far, by peer
   std::deque<Transfer> transfers_;
 };
 

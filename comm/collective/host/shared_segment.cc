@@ -81,7 +81,8 @@ std::unique_ptr<SharedSegment> SharedSegment::attach(const Address& address, int
     refuse("{} has {} bytes; wanted {}", path, status.st_size, segment->total_);
   segment->map(fd);
   const auto* header = reinterpret_cast<const Header*>(segment->base_);
-  if (header->cookie != address.cookie || header->ranks != static_cast<uint64_t>(ranks)) refuse("{} is not the segment of this group", path);
+  if (header->cookie != address.cookie || header->ranks != static_cast<uint64_t>(ranks))
+    refuse("{} is not the segment of this group", path);
   segment->seal();
   return segment;
 }

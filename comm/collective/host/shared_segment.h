@@ -38,7 +38,6 @@ struct alignas(64) Mailbox {
 };
 struct alignas(64) MailHeader {
   Signature signature;
-  uint64_t message;  // of this direction, from 0
 };
 
 // Why everything ends, written once by the first rank that knows.

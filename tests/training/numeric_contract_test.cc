@@ -1,0 +1,155 @@
+// The numeric contract of data parallelism: any number of ranks trains the same model.
+
+#include <map>
+#include <mutex>
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/equal.h>
+#include <gtest/gtest.h>
+
+#include "tests/training/ranks.h"
+
+namespace muster::worker {
+namespace {
+
+using testing::hashed_dataset;
+using testing::run_ranks;
+using testing::small_config;
+
+class LossRecorder : public Observer {
+ public:
+  void on_step(const StepReport& report) override { losses.push_back(report.loss); }
+  void on_evaluation(const EvaluationReport& report) override { val_loss = report.val_loss; }
+  std::vector<double> losses;
+  double val_loss = 0;
+};
+
+struct Trained {
+  std::map<std::string, at::Tensor> parameters;  // of rank 0
+  bool ranks_agree = true;                       // to the last bit
+  std::vector<double> losses;
+  double val_loss = 0;
+};
+
+Trained train(int ranks, const RunConfig& config) {
+  const Dataset data = hashed_dataset();
+  Trained result;
+  std::vector<std::map<std::string, at::Tensor>> all(ranks);
+  run_ranks(ranks, [&](comm::Rendezvous& rendezvous, comm::Communicator& communicator) {
+    LossRecorder recorder;
+    Trainer trainer(config, data, rendezvous, communicator, at::Device(at::kCPU));
+    trainer.run(communicator.rank() == 0 ? &recorder : nullptr);
+    for (const auto* p : trainer.flat().parameters()) all[communicator.rank()][p->name] = p->tensor.detach().clone();
+    if (communicator.rank() == 0) result.losses = recorder.losses, result.val_loss = recorder.val_loss;
+  });
+  result.parameters = all[0];
+  for (const auto& [name, tensor] : all[0]) {
+    for (int r = 1; r < ranks; ++r) result.ranks_agree &= at::equal(tensor, all[r].at(name));
+  }
+  return result;
+}
+
+double largest_difference(const Trained& a, const Trained& b) {
+  double worst = 0;
+  for (const auto& [name, tensor] : a.parameters) worst = std::max(worst, tensor.sub(b.parameters.at(name)).abs().max().item<double>());
+  return worst;
+}
+
+bool bit_equal(const Trained& a, const Trained& b) {
+  for (const auto& [name, tensor] : a.parameters) {
+    if (!at::equal(tensor, b.parameters.at(name))) return false;
+  }
+  return a.losses == b.losses;
+}
+
+struct Layout {
+  int ranks;
+  int64_t accumulation;
+  bool tied, dropout, bias, clip;
+};
+std::ostream& operator<<(std::ostream& out, const Layout& l) {
+  return out << l.ranks << "ranks_x" << l.accumulation << (l.tied ? "_tied" : "_untied") << (l.dropout ? "_dropout" : "")
+             << (l.bias ? "_bias" : "") << (l.clip ? "_clip" : "");
+}
+
+RunConfig config_of(const Layout& l) {
+  RunConfig c = small_config(l.ranks, 12, l.accumulation);
+  c.untie_embeddings_and_output_weights = !l.tied;
+  c.hidden_dropout = c.attention_dropout = l.dropout ? 0.2 : 0.0;
+  c.add_bias_linear = l.bias;
+  c.clip_grad = l.clip ? 0.1 : 0.0;
+  return c;
+}
+
+class EveryLayout : public ::testing::TestWithParam<Layout> {};
+
+TEST_P(EveryLayout, EqualsOneProcessInFloat64) {
+  const Layout layout = GetParam();
+  Layout single = layout;
+  single.ranks = 1;
+  single.accumulation = 1;
+  const Trained one = train(1, config_of(single)), many = train(layout.ranks, config_of(layout));
+  EXPECT_LT(largest_difference(one, many), 1e-10);
+  EXPECT_TRUE(many.ranks_agree);
+  EXPECT_NEAR(one.val_loss, many.val_loss, 1e-10);
+  ASSERT_EQ(one.losses.size(), many.losses.size());
+  for (size_t i = 0; i < one.losses.size(); ++i) EXPECT_NEAR(one.losses[i], many.losses[i], 1e-10);
+}
+
+INSTANTIATE_TEST_SUITE_P(Numbers, EveryLayout,
+                         ::testing::Values(Layout{1, 3, true, false, false, true}, Layout{2, 1, true, false, false, true},
+                                           Layout{3, 1, true, false, false, true}, Layout{4, 1, true, false, false, true},
+                                           Layout{2, 3, true, true, true, true}, Layout{3, 2, false, true, false, false},
+                                           Layout{4, 3, false, false, true, false}, Layout{2, 2, true, true, false, false},
+                                           Layout{1, 2, false, true, true, true}),
+                         ::testing::PrintToStringParamName());
+
+TEST(NumericContract, TrainingMovesTheParameters) {
+  RunConfig c = small_config(1);
+  const Trained trained = train(1, c);
+  c.train_iters = 1;
+  EXPECT_GT(largest_difference(trained, train(1, c)), 1e-3);
+  EXPECT_LT(trained.losses.back(), trained.losses.front());
+}
+
+TEST(NumericContract, SameLayoutTwiceIsBitEqual) {
+  for (const int ranks : {1, 2, 3, 4}) {
+    RunConfig c = small_config(ranks);
+    c.precision = "fp32";
+    c.hidden_dropout = c.attention_dropout = 0.1;
+    EXPECT_TRUE(bit_equal(train(ranks, c), train(ranks, c))) << ranks;
+  }
+}
+
+TEST(NumericContract, OverlapOnAndOffAreBitEqual) {
+  for (const int ranks : {2, 3, 4}) {
+    RunConfig c = small_config(ranks, 12, 1);
+    c.precision = "fp32";
+    c.first_bucket_size_mb = 0.001;  // many buckets
+    c.reduce_bucket_size_mb = 0.002;
+    RunConfig off = c;
+    off.overlap_grad_reduce = false;
+    EXPECT_TRUE(bit_equal(train(ranks, c), train(ranks, off))) << ranks;
+  }
+}
+
+TEST(NumericContract, BucketSizesDoNotChangeTheModel) {
+  RunConfig small = small_config(3);
+  small.first_bucket_size_mb = 0.0005;
+  small.reduce_bucket_size_mb = 0.001;
+  EXPECT_LT(largest_difference(train(3, small_config(3)), train(3, small)), 1e-12);
+}
+
+TEST(NumericContract, ThreadsOfARankDoNotChangeABit) {
+  RunConfig c = small_config(1);
+  c.precision = "fp32";
+  at::set_num_threads(1);
+  const Trained one = train(1, c);
+  at::set_num_threads(2);
+  const Trained two = train(1, c);
+  at::set_num_threads(1);
+  EXPECT_TRUE(bit_equal(one, two));
+}
+
+}  // namespace
+}  // namespace muster::worker

@@ -1,0 +1,105 @@
+#include "worker/kernels/attention.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+
+#include "comm/base/error.h"
+#include "worker/kernels/cpu_sgemm.h"
+#include "worker/kernels/cpu_vector_math.h"
+
+namespace muster::worker::kernels {
+namespace {
+
+constexpr int64_t kLongest = 512;
+
+struct Sizes {
+  int64_t batch, length, heads, head_width, width;
+  float scale;
+};
+
+Sizes sizes_of(const at::Tensor& qkv, int64_t batch, int64_t heads) {
+  MUSTER_CHECK(qkv.is_contiguous());
+  const int64_t width = qkv.size(1) / 3;
+  MUSTER_CHECK_EQ(width % heads, 0);
+  return {batch, qkv.size(0) / batch, heads, width / heads, width, 1.0f / std::sqrt(static_cast<float>(width / heads))};
+}
+
+// Where head h of batch row b lies in a (B * T, columns) buffer.
+int64_t head_offset(const Sizes& s, int64_t b, int64_t h, int64_t columns) { return b * s.length * columns + h * s.head_width; }
+
+// Softmax of scale * row[0, count), in place; the rest of the row (up to length) becomes zero.
+void softmax_row(float* row, int64_t count, int64_t length, float scale) {
+  const float top = vector_max(row, count);
+  const float sum = vector_exp_sum(row, count, scale, top);
+  vector_scale(row, count, 1.0f / sum);
+  std::fill(row + count, row + length, 0.0f);
+}
+
+// d_scores from d_probabilities, in place: scale * p * (d - sum(p d)).
+void softmax_row_backward(float* d, const float* p, int64_t count, int64_t length, float scale) {
+  const float dot = vector_dot(d, p, count);
+  for (int64_t i = 0; i < count; ++i) d[i] = scale * p[i] * (d[i] - dot);
+  std::fill(d + count, d + length, 0.0f);
+}
+
+template <typename F>
+void for_each_head(const Sizes& s, F&& f) {
+  at::parallel_for(0, s.batch * s.heads, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) f(i / s.heads, i % s.heads, i * s.length * s.length);
+  });
+}
+
+}  // namespace
+
+bool short_attention_fits(const at::Tensor& qkv, int64_t length) {
+  return qkv.is_cpu() && qkv.scalar_type() == at::kFloat && length <= kLongest && sgemm_is_better();
+}
+
+ShortAttention short_attention(const at::Tensor& qkv, int64_t batch, int64_t heads) {
+  const Sizes s = sizes_of(qkv, batch, heads);
+  ShortAttention result{at::empty({qkv.size(0), s.width}, qkv.options()), at::empty({batch, heads, s.length, s.length}, qkv.options())};
+  const float* in = qkv.const_data_ptr<float>();
+  float* probabilities = result.probabilities.mutable_data_ptr<float>();
+  float* out = result.out.mutable_data_ptr<float>();
+  const int64_t t = s.length, d = s.head_width, stride = 3 * s.width;
+  for_each_head(s, [&](int64_t b, int64_t h, int64_t at) {
+    const float* q = in + head_offset(s, b, h, stride);
+    float* p = probabilities + at;
+    sgemm({t, t, d, q, stride, false, q + s.width, stride, true, p, t, false});
+    for (int64_t i = 0; i < t; ++i) softmax_row(p + i * t, i + 1, t, s.scale);
+    sgemm({t, d, t, p, t, false, q + 2 * s.width, stride, false, out + head_offset(s, b, h, s.width), s.width, false});
+  });
+  return result;
+}
+
+at::Tensor short_attention_backward(const at::Tensor& grad, const at::Tensor& qkv, const ShortAttention& forward, int64_t batch, int64_t heads) {
+  const Sizes s = sizes_of(qkv, batch, heads);
+  MUSTER_CHECK(grad.is_contiguous());
+  at::Tensor d_qkv = at::empty_like(qkv);
+  const float* in = qkv.const_data_ptr<float>();
+  const float* g = grad.const_data_ptr<float>();
+  const float* probabilities = forward.probabilities.const_data_ptr<float>();
+  float* d_in = d_qkv.mutable_data_ptr<float>();
+  const int64_t t = s.length, d = s.head_width, stride = 3 * s.width;
+  for_each_head(s, [&](int64_t b, int64_t h, int64_t at) {
+    const float* q = in + head_offset(s, b, h, stride);
+    const float* d_out = g + head_offset(s, b, h, s.width);
+    const float* p = probabilities + at;
+    float* dq = d_in + head_offset(s, b, h, stride);
+    thread_local std::vector<float> scores;
+    scores.resize(t * t);
+    sgemm({t, t, d, d_out, s.width, false, q + 2 * s.width, stride, true, scores.data(), t, false});
+    for (int64_t i = 0; i < t; ++i) softmax_row_backward(scores.data() + i * t, p + i * t, i + 1, t, s.scale);
+    sgemm({t, d, t, scores.data(), t, false, q + s.width, stride, false, dq, stride, false});
+    sgemm({t, d, t, scores.data(), t, true, q, stride, false, dq + s.width, stride, false});
+    sgemm({t, d, t, p, t, true, d_out, s.width, false, dq + 2 * s.width, stride, false});
+  });
+  return d_qkv;
+}
+
+}  // namespace muster::worker::kernels

@@ -1,0 +1,14 @@
+#pragma once
+
+#include "comm/collective/communicator.h"
+#include "worker/data/dataset.h"
+#include "worker/models/model.h"
+
+namespace muster::worker {
+
+// Mean loss over the validation part: config.eval_iters global batches at positions that are a function of the seed, or, with
+// 0, every whole sequence once. Ranks take micro-batches in turn; sums and counts are reduced. Collective; the same value on
+// every rank. Blocks.
+double evaluate(const RunConfig& config, const TokenStream& stream, Model& model, comm::Communicator& communicator, at::Device device);
+
+}  // namespace muster::worker

@@ -1,0 +1,72 @@
+#pragma once
+
+#include <memory>
+
+#include <ATen/core/Tensor.h>
+
+#include "comm/collective/communicator.h"
+#include "comm/rendezvous/rendezvous.h"
+#include "sharding/data_parallel/reducer.h"
+#include "worker/data/dataset.h"
+#include "worker/models/model.h"
+#include "worker/optim/adamw.h"
+#include "worker/train/training_step.h"
+
+namespace muster::worker {
+
+struct StepReport {
+  int64_t step = 0;          // 1-based: steps done
+  double loss = 0;           // mean over all counted tokens of the step
+  double grad_norm = 0, lr = 0;
+  double step_ms = 0;        // mean over the steps since the last report
+  double tokens_per_second = 0;
+};
+
+struct EvaluationReport {
+  int64_t step = 0;
+  double val_loss = 0, best_val_loss = 0;
+};
+
+// Who is told how training goes, on rank 0. Called on the training thread.
+class Observer {
+ public:
+  virtual ~Observer() = default;
+  virtual void on_step(const StepReport& report) = 0;
+  virtual void on_evaluation(const EvaluationReport& report) = 0;
+};
+
+// One rank's training, from initial weights to the last step.
+//
+// Threads: one. Ownership: everything given must outlive it. Collective: all ranks construct it and call run() alike.
+// Failure: InputError (models differ between ranks), PeerError.
+class Trainer {
+ public:
+  Trainer(const RunConfig& config, const Dataset& data, comm::Rendezvous& rendezvous, comm::Communicator& communicator, at::Device device);
+
+  // observer: may be null (ranks other than 0).
+  void run(Observer* observer);
+
+  Model& model() { return *model_; }
+  const sharding::FlatModel& flat() const { return flat_; }
+
+ private:
+  void train_step(int64_t step, Observer* observer);
+  void report(int64_t step, const StepOutcome& outcome, Observer& observer);
+  void evaluate(int64_t steps_done, Observer* observer);
+
+  const RunConfig& config_;
+  const comm::Place place_;
+  comm::Communicator& communicator_;
+  const at::Device device_;
+  const Dataset& data_;
+  std::unique_ptr<Model> model_;
+  sharding::FlatModel flat_;
+  sharding::Reducer reducer_;
+  std::unique_ptr<AdamW> optimizer_;
+  std::unique_ptr<TrainingStep> training_step_;
+  int64_t reported_steps_ = 0;
+  Clock::time_point reported_at_;
+  double best_val_loss_;
+};
+
+}  // namespace muster::worker
