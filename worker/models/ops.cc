@@ -1,5 +1,7 @@
 #include "worker/models/ops.h"
 
+#include <optional>
+
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/embedding_dense_backward.h>
 #include <ATen/ops/mm.h>
@@ -19,6 +21,10 @@ using Tensors = torch::autograd::variable_list;
 // Parameters outlive every graph, so a node keeps their address.
 c10::IValue address(Parameter* p) { return reinterpret_cast<int64_t>(p); }
 Parameter* parameter(AutogradContext* ctx, const char* key) { return reinterpret_cast<Parameter*>(ctx->saved_data[key].toInt()); }
+
+// Autograd takes no undefined tensor, but an empty optional.
+using Maybe = std::optional<at::Tensor>;
+Maybe maybe(const Parameter* p) { return p ? Maybe(p->tensor) : std::nullopt; }
 
 bool wants_gradient(const Parameter* p) { return p && !p->frozen; }
 
@@ -55,13 +61,13 @@ struct Embedding : Function<Embedding> {
 };
 
 struct Linear : Function<Linear> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& w, const at::Tensor& b, Parameter* weight,
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& w, const Maybe& b, Parameter* weight,
                             Parameter* bias) {
     ctx->save_for_backward({x, w});
     ctx->saved_data["weight"] = address(weight);
     ctx->saved_data["bias"] = address(bias);
     const at::Tensor y = kernels::matmul_nt(x, w);
-    return bias ? y.add_(b) : y;
+    return b ? y.add_(*b) : y;
   }
   static Tensors backward(AutogradContext* ctx, Tensors grads) {
     const auto saved = ctx->get_saved_variables();
@@ -74,13 +80,13 @@ struct Linear : Function<Linear> {
 };
 
 struct ResidualNorm : Function<ResidualNorm> {
-  static Tensors forward(AutogradContext* ctx, const at::Tensor& residual, const at::Tensor& branch, const at::Tensor& w,
-                         const at::Tensor& b, Parameter* weight, Parameter* bias) {
-    const auto out = kernels::residual_layer_norm(residual, branch, w, b);
+  static Tensors forward(AutogradContext* ctx, const at::Tensor& residual, const Maybe& branch, const at::Tensor& w,
+                         const Maybe& b, Parameter* weight, Parameter* bias) {
+    const auto out = kernels::residual_layer_norm(residual, branch.value_or(at::Tensor()), w, b.value_or(at::Tensor()));
     ctx->save_for_backward({out.sum, out.mean, out.rstd, w});
     ctx->saved_data["weight"] = address(weight);
     ctx->saved_data["bias"] = address(bias);
-    return branch.defined() ? Tensors{out.normed, out.sum} : Tensors{out.normed};
+    return branch ? Tensors{out.normed, out.sum} : Tensors{out.normed};
   }
   static Tensors backward(AutogradContext* ctx, Tensors grads) {
     const auto saved = ctx->get_saved_variables();
@@ -147,11 +153,11 @@ at::Tensor embedding(const at::Tensor& tokens, Parameter& token_table, Parameter
 }
 
 at::Tensor linear(const at::Tensor& x, Parameter& weight, Parameter* bias) {
-  return Linear::apply(x, weight.tensor, bias ? bias->tensor : at::Tensor(), &weight, bias);
+  return Linear::apply(x, weight.tensor, maybe(bias), &weight, bias);
 }
 
 std::tuple<at::Tensor, at::Tensor> residual_norm(const at::Tensor& residual, const at::Tensor& branch, Parameter& weight, Parameter* bias) {
-  const auto out = ResidualNorm::apply(residual, branch, weight.tensor, bias ? bias->tensor : at::Tensor(), &weight, bias);
+  const auto out = ResidualNorm::apply(residual, branch.defined() ? Maybe(branch) : std::nullopt, weight.tensor, maybe(bias), &weight, bias);
   return {branch.defined() ? out[1] : residual, out[0]};
 }
 

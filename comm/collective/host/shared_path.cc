@@ -11,6 +11,7 @@ namespace muster::comm::host {
 constexpr size_t kSmallBytes = 16 << 10;
 
 void SharedPath::run(std::span<const Operation> operations) {
+  check_notice(operations.front());  // a late rank must not complete what the others have given up
   for (const Operation& operation : operations)
     if (operation.point_to_point()) begin_transfer(operation);
   for (const Operation& operation : operations)

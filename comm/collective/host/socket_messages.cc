@@ -69,6 +69,9 @@ void SocketPath::report() {
 }
 
 void SocketPath::enter(const Operation& operation) {
+  // A late rank must not complete what the others have given up; their signatures may have arrived long ago.
+  for (int rank : poll_ranks_) link(rank).drain();
+  check_reported(operation);
   const FrameHeader header = FrameHeader::of(FrameType::kEnter, collectives_, operation.signature());
   for (int rank : poll_ranks_) link(rank).send(Frame(header, 0));
 }
@@ -81,6 +84,7 @@ bool SocketPath::has_entered(int rank) const {
 // All have entered this collective with the same signature.
 void SocketPath::verify(const Operation& operation) {
   await(operation, [&](int rank) { return has_entered(rank); });
+  check_reported(operation);
   for (int rank : poll_ranks_) {
     const Signature theirs = link(rank).entered.front().signature;
     if (theirs != operation.signature()) fail_mismatch(operation, rank_, rank, theirs);
@@ -131,11 +135,15 @@ void SocketPath::receive_any() {
 void SocketPath::check_health(const Operation& operation, const std::function<bool(int rank)>& arrived) {
   if (session_->fault.broken()) throw PeerError(session_->fault.as_error_of(operation));
   for (int rank : poll_ranks_) link(rank).check();
-  for (int rank : poll_ranks_)
-    if (const auto& fault = link(rank).fault) fail_reported(operation, fault->culprit, fault->reporter, link(rank).fault_text);
+  check_reported(operation);
   for (int rank : poll_ranks_)
     if (!link(rank).broken.empty() && !arrived(rank)) fail(operation, rank, link(rank).broken);
   if (session_->deadline.expired()) give_up(operation, arrived);
+}
+
+void SocketPath::check_reported(const Operation& operation) {
+  for (int rank : poll_ranks_)
+    if (const auto& fault = link(rank).fault) fail_reported(operation, fault->culprit, fault->reporter, link(rank).fault_text);
 }
 
 void SocketPath::give_up(const Operation& operation, const std::function<bool(int rank)>& arrived) {

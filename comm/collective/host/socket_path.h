@@ -60,7 +60,8 @@ class SocketPath : public DataPath {
   void receive_any();
   void say_farewell();
   void check_health(const Operation& operation, const std::function<bool(int rank)>& arrived);
-  void give_up(const Operation& operation, const std::function<bool(int rank)>& arrived);
+  void check_reported(const Operation& operation);
+  [[noreturn]] void give_up(const Operation& operation, const std::function<bool(int rank)>& arrived);
   bool has_entered(int rank) const;
   Link& link(int rank) { return *links_[static_cast<size_t>((rank % size_ + size_) % size_)]; }
 

@@ -1,0 +1,207 @@
+#include "worker/config/config_keys.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <limits>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "comm/base/error.h"
+
+namespace muster::worker {
+namespace {
+
+constexpr double kMax = 9.0e15;  // integers beyond are refused: they would not survive a double
+
+template <typename M>
+ConfigKey number(std::string group, std::string name, M member, double low, double high, std::string unit, std::string help, bool open_high = false) {
+  return {std::move(name), std::move(group), member, std::move(unit), std::move(help), low, high, open_high, {}};
+}
+ConfigKey flag(std::string group, std::string name, bool RunConfig::* member, std::string help) {
+  return {std::move(name), std::move(group), member, "", std::move(help), 0, 0, false, {}};
+}
+ConfigKey word(std::string group, std::string name, std::string RunConfig::* member, std::string help, std::vector<std::string> choices = {}) {
+  return {std::move(name), std::move(group), member, "", std::move(help), 0, 0, false, std::move(choices)};
+}
+
+std::vector<ConfigKey> build_keys() {
+  using C = RunConfig;
+  return {
+      word("model", "model", &C::model, "architecture", {"gpt"}),
+      number("model", "num_layers", &C::num_layers, 1, 10000, "", "transformer blocks"),
+      number("model", "num_attention_heads", &C::num_attention_heads, 1, 10000, "", "attention heads; must divide hidden_size"),
+      number("model", "hidden_size", &C::hidden_size, 1, 1 << 20, "", "width of the residual stream"),
+      number("model", "seq_length", &C::seq_length, 1, 1 << 24, "tokens", "context"),
+      number("model", "vocab_size", &C::vocab_size, 0, 1 << 30, "tokens", "0: from the data"),
+      number("model", "hidden_dropout", &C::hidden_dropout, 0, 1, "", "dropout of embeddings and of what blocks add to the residual stream", true),
+      number("model", "attention_dropout", &C::attention_dropout, 0, 1, "", "dropout of attention probabilities", true),
+      flag("model", "add_bias_linear", &C::add_bias_linear, "bias in linear layers and layer norms"),
+      flag("model", "untie_embeddings_and_output_weights", &C::untie_embeddings_and_output_weights, "a head of its own"),
+      word("data", "data", &C::data, "text file, or token file of the training part"),
+      word("data", "val_data", &C::val_data, "token file of the validation part; empty: the end of data"),
+      word("data", "data_format", &C::data_format, "what data is", {"auto", "text", "uint16", "llmc"}),
+      number("data", "val_fraction", &C::val_fraction, 0, 1, "", "part of data kept for validation", true),
+      number("batch", "micro_batch_size", &C::micro_batch_size, 1, 1 << 24, "sequences", "of a rank and forward pass"),
+      number("batch", "global_batch_size", &C::global_batch_size, 0, 1 << 30, "sequences", "of a step over all ranks; 0: micro_batch_size * ranks"),
+      word("optimizer", "optimizer", &C::optimizer, "", {"adamw"}),
+      number("optimizer", "lr", &C::lr, 0, 1e6, "", "highest learning rate"),
+      number("optimizer", "min_lr", &C::min_lr, 0, 1e6, "", "learning rate after the decay"),
+      word("optimizer", "lr_decay_style", &C::lr_decay_style, "", {"cosine", "linear", "constant"}),
+      number("optimizer", "lr_warmup_iters", &C::lr_warmup_iters, 0, kMax, "steps", "linear warm-up"),
+      number("optimizer", "lr_decay_iters", &C::lr_decay_iters, 0, kMax, "steps", "end of the decay; 0: train_iters"),
+      number("optimizer", "weight_decay", &C::weight_decay, 0, 1e6, "", "of matrices and embeddings"),
+      number("optimizer", "adam_beta1", &C::adam_beta1, 0, 1, "", "", true),
+      number("optimizer", "adam_beta2", &C::adam_beta2, 0, 1, "", "", true),
+      number("optimizer", "adam_eps", &C::adam_eps, 0, 1, "", ""),
+      number("optimizer", "clip_grad", &C::clip_grad, 0, 1e30, "", "largest global gradient norm; 0: off"),
+      number("optimizer", "train_iters", &C::train_iters, 1, kMax, "steps", ""),
+      number("optimizer", "seed", &C::seed, 0, kMax, "", "of weights, data order and dropout"),
+      number("output", "eval_interval", &C::eval_interval, 0, kMax, "steps", "between evaluations; 0: only at the end"),
+      number("output", "eval_iters", &C::eval_iters, 0, kMax, "global batches", "of an evaluation; 0: the whole validation part"),
+      number("output", "log_interval", &C::log_interval, 1, kMax, "steps", "between progress rows"),
+      number("output", "sample_tokens", &C::sample_tokens, 0, 1 << 24, "tokens", "of sample text at the end"),
+      word("output", "run_dir", &C::run_dir, "run folder; empty: runs/<date>-<time>-<pid>"),
+      word("machine", "device", &C::device, "", {"auto", "cpu", "cuda"}),
+      word("machine", "precision", &C::precision, "see docs/numbers.md", {"fp32", "tf32", "bf16", "fp64"}),
+      word("machine", "backend", &C::backend, "of collectives", {"auto", "nccl", "host"}),
+      number("machine", "threads", &C::threads, 0, 4096, "", "CPU threads of a rank; 0: cores / ranks of this node"),
+      number("machine", "comm_timeout_s", &C::comm_timeout_s, 0.1, 1e6, "seconds", "of one collective"),
+      number("machine", "start_timeout_s", &C::start_timeout_s, 0.1, 1e6, "seconds", "of one exchange at start"),
+      number("data parallel", "reduce_bucket_size_mb", &C::reduce_bucket_size_mb, 0, 1e6, "MiB", "of a gradient bucket"),
+      number("data parallel", "first_bucket_size_mb", &C::first_bucket_size_mb, 0, 1e6, "MiB", "of the first bucket"),
+      flag("data parallel", "overlap_grad_reduce", &C::overlap_grad_reduce, "reduce gradients while the backward pass runs"),
+  };
+}
+
+std::string canonical(std::string_view name) {
+  std::string out(name);
+  std::replace(out.begin(), out.end(), '-', '_');
+  return out;
+}
+
+int edit_distance(std::string_view a, std::string_view b) {
+  std::vector<int> row(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j) row[j] = static_cast<int>(j);
+  for (size_t i = 1; i <= a.size(); ++i) {
+    int diagonal = row[0];
+    row[0] = static_cast<int>(i);
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const int kept = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, diagonal + (a[i - 1] != b[j - 1])});
+      diagonal = kept;
+    }
+  }
+  return row[b.size()];
+}
+
+template <typename T>
+std::optional<T> parse_number(const std::string& text) {
+  T value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+std::string range_of(const ConfigKey& key) { return fmt::format("in [{}, {}{}", key.low, key.high, key.open_high ? ")" : "]"); }
+
+template <typename T>
+T checked_number(const ConfigKey& key, const std::string& text, const std::string& where, const char* type) {
+  const auto value = parse_number<T>(text);
+  if (!value || !std::isfinite(static_cast<double>(*value))) refuse("{}: {}: found '{}', wanted {} {}", where, key.name, text, type, range_of(key));
+  const auto v = static_cast<double>(*value);
+  if (v < key.low || v > key.high || (key.open_high && v >= key.high)) refuse("{}: {}: found {}, wanted {} {}", where, key.name, text, type, range_of(key));
+  return *value;
+}
+
+bool parse_flag(const ConfigKey& key, const std::string& text, const std::string& where) {
+  for (const char* yes : {"true", "True", "on", "yes", "1"}) {
+    if (text == yes) return true;
+  }
+  for (const char* no : {"false", "False", "off", "no", "0"}) {
+    if (text == no) return false;
+  }
+  refuse("{}: {}: found '{}', wanted true or false", where, key.name, text);
+}
+
+std::string checked_word(const ConfigKey& key, const std::string& text, const std::string& where) {
+  if (key.choices.empty() || std::find(key.choices.begin(), key.choices.end(), text) != key.choices.end()) return text;
+  refuse("{}: {}: found '{}', wanted one of {}", where, key.name, text, fmt::join(key.choices, ", "));
+}
+
+}  // namespace
+
+const std::vector<ConfigKey>& config_keys() {
+  static const std::vector<ConfigKey> keys = build_keys();
+  return keys;
+}
+
+const std::vector<ConfigAlias>& config_aliases() {
+  static const std::vector<ConfigAlias> aliases = {
+      {"n_layer", {"num_layers"}},
+      {"n_head", {"num_attention_heads"}},
+      {"n_embd", {"hidden_size"}},
+      {"block_size", {"seq_length"}},
+      {"dropout", {"hidden_dropout", "attention_dropout"}},
+      {"bias", {"add_bias_linear"}},
+      {"batch_size", {"micro_batch_size"}},
+      {"learning_rate", {"lr"}},
+      {"max_iters", {"train_iters"}},
+      {"warmup_iters", {"lr_warmup_iters"}},
+      {"beta1", {"adam_beta1"}},
+      {"beta2", {"adam_beta2"}},
+      {"grad_clip", {"clip_grad"}},
+      {"gradient_clipping", {"clip_grad"}},
+      {"max_grad_norm", {"clip_grad"}},
+      {"bucket_cap_mb", {"reduce_bucket_size_mb"}},
+      {"dtype", {"precision"}},
+  };
+  return aliases;
+}
+
+std::vector<const ConfigKey*> find_keys(std::string_view name) {
+  std::vector<std::string> wanted = {canonical(name)};
+  for (const auto& alias : config_aliases()) {
+    if (alias.alias == wanted[0]) {
+      wanted = alias.keys;
+      break;
+    }
+  }
+  std::vector<const ConfigKey*> found;
+  for (const auto& key : config_keys()) {
+    if (std::find(wanted.begin(), wanted.end(), key.name) != wanted.end()) found.push_back(&key);
+  }
+  return found;
+}
+
+std::string nearest_key(std::string_view name) {
+  const std::string wanted = canonical(name);
+  std::string best;
+  int best_distance = std::numeric_limits<int>::max();
+  const auto offer = [&](const std::string& candidate) {
+    const int d = edit_distance(wanted, candidate);
+    if (d < best_distance) best = candidate, best_distance = d;
+  };
+  for (const auto& key : config_keys()) offer(key.name);
+  for (const auto& alias : config_aliases()) offer(alias.alias);
+  return best;
+}
+
+void set_key(RunConfig& config, const ConfigKey& key, const std::string& text, const std::string& where) {
+  if (auto* m = std::get_if<int64_t RunConfig::*>(&key.member)) {
+    config.*(*m) = checked_number<int64_t>(key, text, where, "a whole number");
+  } else if (auto* d = std::get_if<double RunConfig::*>(&key.member)) {
+    config.*(*d) = checked_number<double>(key, text, where, "a number");
+  } else if (auto* b = std::get_if<bool RunConfig::*>(&key.member)) {
+    config.*(*b) = parse_flag(key, text, where);
+  } else {
+    config.*std::get<std::string RunConfig::*>(key.member) = checked_word(key, text, where);
+  }
+}
+
+std::string get_key(const RunConfig& config, const ConfigKey& key) {
+  return std::visit([&](auto member) { return fmt::format("{}", config.*member); }, key.member);
+}
+
+}  // namespace muster::worker

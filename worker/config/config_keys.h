@@ -1,0 +1,42 @@
+#pragma once
+// The table of keys: one row each, from which parsing, checking, printing and help all follow.
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "worker/config/run_config.h"
+
+namespace muster::worker {
+
+struct ConfigKey {
+  using Member = std::variant<int64_t RunConfig::*, double RunConfig::*, bool RunConfig::*, std::string RunConfig::*>;
+  std::string name, group;
+  Member member;
+  std::string unit, help;
+  double low = 0, high = 0;              // inclusive bounds of numbers
+  bool open_high = false;                // high itself is refused
+  std::vector<std::string> choices;      // of strings; empty: any
+};
+
+const std::vector<ConfigKey>& config_keys();
+
+struct ConfigAlias {
+  std::string alias;
+  std::vector<std::string> keys;  // all of them get the value
+};
+const std::vector<ConfigAlias>& config_aliases();
+
+// Keys that `name` stands for (dashes count as underscores); empty where it is unknown.
+std::vector<const ConfigKey*> find_keys(std::string_view name);
+// The nearest key or alias by edit distance.
+std::string nearest_key(std::string_view name);
+
+// Sets the key from text. InputError("<where>: <key>: found '…', wanted …").
+void set_key(RunConfig& config, const ConfigKey& key, const std::string& text, const std::string& where);
+// As set_key reads it.
+std::string get_key(const RunConfig& config, const ConfigKey& key);
+
+}  // namespace muster::worker
