@@ -28,7 +28,7 @@ static_assert(sizeof(Header) <= kStatesAt);
 size_t round_up(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
 
 // All slots in flight should stay in the last-level cache.
-size_t choose_slot_bytes(int ranks) { return std::clamp<size_t>((size_t{2} << 20) / ranks, 64 << 10, 512 << 10) / 4096 * 4096; }
+size_t choose_slot_bytes(int ranks) { return std::clamp<size_t>((size_t{4} << 20) / ranks, 64 << 10, 512 << 10) / 4096 * 4096; }
 size_t choose_mail_bytes(int ranks) {
   const size_t boxes = size_t(ranks) * ranks * kSlots;
   return std::clamp<size_t>((size_t{16} << 20) / boxes, 4096, 128 << 10) / 64 * 64;

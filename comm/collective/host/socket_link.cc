@@ -7,6 +7,7 @@ namespace {
 
 // A lost node: no answer to heartbeats. ZeroMQ's own thread answers, so a busy rank still does.
 constexpr int kHeartbeatMs = 1000, kHeartbeatTimeoutMs = 10'000;
+constexpr int kDayMs = 86'400'000;
 
 std::string monitor_name() {
   static std::atomic<uint64_t> next{0};
@@ -36,7 +37,8 @@ std::optional<Frame> Frame::parse(zmq::message_t message) {
 Link::Link(zmq::context_t& context, bool watch) : socket(context, zmq::socket_type::pair) {
   socket.set(zmq::sockopt::sndhwm, 0);
   socket.set(zmq::sockopt::rcvhwm, 0);
-  socket.set(zmq::sockopt::reconnect_ivl, -1);  // a lost connection is an error, not a pause
+  // A lost connection is an error, not a pause. Never trying again (-1) would throw away what has arrived and is not yet read.
+  socket.set(zmq::sockopt::reconnect_ivl, kDayMs);
   if (!watch) return;
   socket.set(zmq::sockopt::heartbeat_ivl, kHeartbeatMs);
   socket.set(zmq::sockopt::heartbeat_timeout, kHeartbeatTimeoutMs);

@@ -1,0 +1,55 @@
+#include "worker/metrics/console.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include <fmt/format.h>
+
+namespace muster::worker {
+namespace {
+
+std::string human_rate(double per_second) {
+  if (per_second >= 1e6) return fmt::format("{:.2f}M", per_second / 1e6);
+  return per_second >= 1e3 ? fmt::format("{:.1f}k", per_second / 1e3) : fmt::format("{:.0f}", per_second);
+}
+
+std::string human_time(double seconds) {
+  const auto s = static_cast<int64_t>(seconds + 0.5);
+  if (s >= 3600) return fmt::format("{}h{:02}m", s / 3600, s / 60 % 60);
+  return s >= 60 ? fmt::format("{}m{:02}s", s / 60, s % 60) : fmt::format("{}s", s);
+}
+
+bool on_terminal() {
+  const char* tty = std::getenv("MUSTER_TTY");
+  return tty && std::strcmp(tty, "1") == 0;
+}
+
+}  // namespace
+
+std::string progress_line(const StepReport& r, int64_t train_iters) {
+  const std::string total = std::to_string(train_iters);
+  return fmt::format("step {:>{}}/{}  loss {:.4f}  lr {:.2e}  grad {:.3g}  {} tok/s  {:.2f} ms/step  ETA {}", r.step, total.size(), total, r.loss, r.lr,
+                     r.grad_norm, human_rate(r.tokens_per_second), r.step_ms, human_time(static_cast<double>(train_iters - r.step) * r.step_ms / 1e3));
+}
+
+Console::Console(const RunConfig& config) : train_iters_(config.train_iters), live_(on_terminal()), log_(config.run_dir) {}
+
+void Console::on_step(const StepReport& report) {
+  log_.write(report);
+  print(progress_line(report, train_iters_), !live_ || report.step == train_iters_);
+}
+
+void Console::on_evaluation(const EvaluationReport& report) {
+  log_.write(report);
+  print(fmt::format("step {}/{}  validation loss {:.4f} (best {:.4f})", report.step, train_iters_, report.val_loss, report.best_val_loss), true);
+}
+
+// stays: the line ends with a newline; otherwise the next one is written over it.
+void Console::print(const std::string& line, bool stays) {
+  std::printf("%s%s%s", line_open_ ? "\r\033[K" : "", line.c_str(), stays ? "\n" : "");
+  std::fflush(stdout);
+  line_open_ = !stays;
+}
+
+}  // namespace muster::worker
