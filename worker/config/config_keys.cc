@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cmath>
 #include <limits>
+#include <type_traits>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -96,6 +97,28 @@ int edit_distance(std::string_view a, std::string_view b) {
   return row[b.size()];
 }
 
+bool valid_utf8(std::string_view text) {
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto c = static_cast<unsigned char>(text[i]);
+    const size_t more = c < 0x80 ? 0 : c >= 0xf0 && c < 0xf5 ? 3 : c >= 0xe0 && c < 0xf0 ? 2 : c >= 0xc2 && c < 0xe0 ? 1 : 4;
+    if (more > 3 || i + more >= text.size()) return false;
+    for (size_t j = 0; j < more; ++j) {
+      if ((static_cast<unsigned char>(text[++i]) & 0xc0) != 0x80) return false;
+    }
+  }
+  return true;
+}
+
+bool is_control(char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }
+
+// Keys that other programs set and that follow from others here.
+std::string derived_key_hint(const std::string& name) {
+  if (name == "gradient_accumulation_steps") return "it follows from global_batch_size / (micro_batch_size x ranks); set global_batch_size";
+  if (name == "decay_lr") return "set lr_decay_style (cosine, linear, constant)";
+  if (name == "world_size" || name == "data_parallel_size") return "it is the number of ranks: muster launch -n N";
+  return "";
+}
+
 template <typename T>
 std::optional<T> parse_number(const std::string& text) {
   T value{};
@@ -104,14 +127,40 @@ std::optional<T> parse_number(const std::string& text) {
   return value;
 }
 
+// "30", "30s", "500ms", "10m", "2h" in seconds.
+std::optional<double> parse_seconds(std::string text) {
+  constexpr std::pair<const char*, double> kUnits[] = {{"ms", 1e-3}, {"s", 1}, {"m", 60}, {"h", 3600}};
+  for (const auto& [suffix, seconds] : kUnits) {
+    if (!text.ends_with(suffix)) continue;
+    const auto value = parse_number<double>(text.substr(0, text.size() - std::char_traits<char>::length(suffix)));
+    return value ? std::optional<double>(*value * seconds) : std::nullopt;
+  }
+  return parse_number<double>(text);
+}
+
+template <typename T>
+std::optional<T> parse_value(const ConfigKey& key, const std::string& text) {
+  if constexpr (std::is_same_v<T, double>) {
+    if (key.unit == "seconds") return parse_seconds(text);
+  }
+  return parse_number<T>(text);
+}
+
+// "run.yaml:3: lr", but "--lr" alone.
+std::string subject(const ConfigKey& key, const std::string& where) {
+  return canonical(where) == "__" + key.name ? where : fmt::format("{}: {}", where, key.name);
+}
+
 std::string range_of(const ConfigKey& key) { return fmt::format("in [{}, {}{}", key.low, key.high, key.open_high ? ")" : "]"); }
 
 template <typename T>
-T checked_number(const ConfigKey& key, const std::string& text, const std::string& where, const char* type) {
-  const auto value = parse_number<T>(text);
-  if (!value || !std::isfinite(static_cast<double>(*value))) refuse("{}: {}: found '{}', wanted {} {}", where, key.name, text, type, range_of(key));
-  const auto v = static_cast<double>(*value);
-  if (v < key.low || v > key.high || (key.open_high && v >= key.high)) refuse("{}: {}: found {}, wanted {} {}", where, key.name, text, type, range_of(key));
+T checked_number(const ConfigKey& key, const std::string& text, const std::string& where) {
+  const auto value = parse_value<T>(key, text);
+  const double v = value ? static_cast<double>(*value) : std::numeric_limits<double>::quiet_NaN();
+  if (!std::isfinite(v) || v < key.low || v > key.high || (key.open_high && v >= key.high)) {
+    const char* type = std::is_same_v<T, double> ? "a number" : "a whole number";
+    refuse("{}: found '{}', wanted {} {}{}", subject(key, where), shown(text), type, range_of(key), key.unit.empty() ? "" : " (" + key.unit + ")");
+  }
   return *value;
 }
 
@@ -122,12 +171,17 @@ bool parse_flag(const ConfigKey& key, const std::string& text, const std::string
   for (const char* no : {"false", "False", "off", "no", "0"}) {
     if (text == no) return false;
   }
-  refuse("{}: {}: found '{}', wanted true or false", where, key.name, text);
+  refuse("{}: found '{}', wanted true or false", subject(key, where), shown(text));
 }
 
 std::string checked_word(const ConfigKey& key, const std::string& text, const std::string& where) {
-  if (key.choices.empty() || std::find(key.choices.begin(), key.choices.end(), text) != key.choices.end()) return text;
-  refuse("{}: {}: found '{}', wanted one of {}", where, key.name, text, fmt::join(key.choices, ", "));
+  if (!key.choices.empty() && std::find(key.choices.begin(), key.choices.end(), text) == key.choices.end()) {
+    refuse("{}: found '{}', wanted {}{}", subject(key, where), shown(text), key.choices.size() > 1 ? "one of " : "", fmt::join(key.choices, ", "));
+  }
+  if (!valid_utf8(text) || std::any_of(text.begin(), text.end(), is_control)) {
+    refuse("{}: found '{}', wanted UTF-8 text without control characters", subject(key, where), shown(text));
+  }
+  return text;
 }
 
 }  // namespace
@@ -156,6 +210,9 @@ const std::vector<ConfigAlias>& config_aliases() {
       {"max_grad_norm", {"clip_grad"}},
       {"bucket_cap_mb", {"reduce_bucket_size_mb"}},
       {"dtype", {"precision"}},
+      {"out_dir", {"run_dir"}},
+      {"train_batch_size", {"global_batch_size"}},
+      {"train_micro_batch_size_per_gpu", {"micro_batch_size"}},
   };
   return aliases;
 }
@@ -175,24 +232,36 @@ std::vector<const ConfigKey*> find_keys(std::string_view name) {
   return found;
 }
 
-std::string nearest_key(std::string_view name) {
-  const std::string wanted = canonical(name);
+std::string shown(std::string_view text) {
+  constexpr size_t kLongest = 80;
+  std::string out;
+  for (const char c : text.substr(0, kLongest)) {
+    const bool plain = !is_control(c) && static_cast<unsigned char>(c) < 0x80;
+    out += plain ? std::string(1, c) : fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+  }
+  return text.size() > kLongest ? out + "..." : out;
+}
+
+std::string unknown_key_message(std::string_view name) {
+  const std::string wanted = canonical(name.substr(0, 64));
+  const std::string unknown = fmt::format("unknown key '{}'", shown(name));
+  if (const std::string hint = derived_key_hint(wanted); !hint.empty()) return unknown + "; " + hint;
+  int best_distance = std::max<int>(1, static_cast<int>(wanted.size()) / 2) + 1;
   std::string best;
-  int best_distance = std::numeric_limits<int>::max();
-  const auto offer = [&](const std::string& candidate) {
+  const auto offer = [&](const std::string& candidate, const std::string& shown_as) {
     const int d = edit_distance(wanted, candidate);
-    if (d < best_distance) best = candidate, best_distance = d;
+    if (d < best_distance) best = shown_as, best_distance = d;
   };
-  for (const auto& key : config_keys()) offer(key.name);
-  for (const auto& alias : config_aliases()) offer(alias.alias);
-  return best;
+  for (const auto& key : config_keys()) offer(key.name, fmt::format("'{}'", key.name));
+  for (const auto& alias : config_aliases()) offer(alias.alias, fmt::format("'{}' ({})", alias.alias, fmt::join(alias.keys, ", ")));
+  return best.empty() ? unknown + "; docs/configuration.md lists all keys" : fmt::format("{}; did you mean {}?", unknown, best);
 }
 
 void set_key(RunConfig& config, const ConfigKey& key, const std::string& text, const std::string& where) {
   if (auto* m = std::get_if<int64_t RunConfig::*>(&key.member)) {
-    config.*(*m) = checked_number<int64_t>(key, text, where, "a whole number");
+    config.*(*m) = checked_number<int64_t>(key, text, where);
   } else if (auto* d = std::get_if<double RunConfig::*>(&key.member)) {
-    config.*(*d) = checked_number<double>(key, text, where, "a number");
+    config.*(*d) = checked_number<double>(key, text, where);
   } else if (auto* b = std::get_if<bool RunConfig::*>(&key.member)) {
     config.*(*b) = parse_flag(key, text, where);
   } else {

@@ -1,24 +1,79 @@
 #include "worker/config/run_config.h"
 
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <map>
+#include <sstream>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
 #include "comm/base/error.h"
+#include "comm/base/log.h"
 #include "worker/config/config_keys.h"
 
 namespace muster::worker {
 namespace {
 
-constexpr size_t kLargestFile = 1 << 20;
+constexpr size_t kLargestFile = 1 << 20;  // bytes
+constexpr int kDeepestGroup = 8, kMostEntries = 1000;
+
+bool same_name(std::string_view a, std::string_view b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](char x, char y) { return x == y || (x == '-' && y == '_'); });
+}
 
 std::vector<const ConfigKey*> keys_or_refuse(const std::string& name, const std::string& where) {
   const auto keys = find_keys(name);
-  if (keys.empty()) refuse("{}: unknown key '{}'; did you mean '{}'?", where, name, nearest_key(name));
+  if (keys.empty()) refuse("{}: {}", where, unknown_key_message(name));
+  if (!same_name(name, keys[0]->name)) {
+    for (const ConfigKey* key : keys) log_debug("{}: {} is {}", where, name, key->name);
+  }
   return keys;
+}
+
+// "model", "data" and "optimizer" are groups of the table and keys as well.
+bool may_be_group(const std::string& name) {
+  const auto& keys = config_keys();
+  return find_keys(name).empty() || std::any_of(keys.begin(), keys.end(), [&](const ConfigKey& key) { return key.group == name; });
+}
+
+std::string read_file(const std::string& path) {
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error)) refuse("{}: found a directory, wanted a YAML configuration", path);
+  std::ifstream in(path, std::ios::binary);
+  if (!in) refuse("{}: cannot open: {}; wanted a YAML configuration", path, std::strerror(errno));
+  std::string text;
+  char block[4096];
+  while (text.size() <= kLargestFile && (in.read(block, sizeof block), in.gcount() > 0)) text.append(block, static_cast<size_t>(in.gcount()));
+  if (text.size() > kLargestFile) refuse("{}: larger than 1 MiB, wanted a YAML configuration", path);
+  return text;
+}
+
+class DocumentStart : public YAML::EventHandler {
+ public:
+  int line = 0;  // from 1
+  void OnDocumentStart(const YAML::Mark& mark) override { line = mark.line + 1; }
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnAlias(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnScalar(const YAML::Mark&, const std::string&, YAML::anchor_t, const std::string&) override {}
+  void OnSequenceStart(const YAML::Mark&, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {}
+  void OnSequenceEnd() override {}
+  void OnMapStart(const YAML::Mark&, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {}
+  void OnMapEnd() override {}
+};
+
+// 0: there is none. YAML::Load would drop what follows the first document, and YAML::LoadAll never ends on some texts.
+int line_of_second_document(const std::string& text) {
+  std::istringstream in(text);
+  YAML::Parser parser(in);
+  DocumentStart first, second;
+  return parser.HandleNextDocument(first) && parser.HandleNextDocument(second) ? second.line : 0;
 }
 
 // A YAML file being read: where we are, and which keys it has set.
@@ -27,45 +82,63 @@ class YamlReader {
   YamlReader(RunConfig& config, std::string path) : config_(config), path_(std::move(path)) {}
 
   void read() {
-    std::error_code error;
-    if (!std::filesystem::is_regular_file(path_, error)) refuse("{}: found no such file, wanted a YAML configuration", path_);
-    if (std::filesystem::file_size(path_, error) > kLargestFile) refuse("{}: larger than 1 MiB, wanted a YAML configuration", path_);
+    const std::string text = read_file(path_);
     try {
-      read_mapping(YAML::LoadFile(path_));
+      if (const int line = line_of_second_document(text); line > 0) refuse("{}:{}: found more after the end of the mapping, wanted one document", path_, line);
+      read_mapping(YAML::Load(text), 0);
     } catch (const YAML::Exception& e) {
-      refuse("{}:{}:{}: not YAML: {}", path_, e.mark.line + 1, e.mark.column + 1, e.msg);
+      refuse("{}:{}:{}: not YAML: {}", path_, e.mark.line + 1, e.mark.column + 1, shown(e.msg));
     }
   }
 
  private:
   std::string where(const YAML::Node& node) const { return fmt::format("{}:{}", path_, node.Mark().line + 1); }
 
-  void read_mapping(const YAML::Node& node) {
+  void read_mapping(const YAML::Node& node, int depth) {
     if (node.IsNull()) return;
     if (!node.IsMap()) refuse("{}: found {}, wanted a mapping of keys to values", where(node), node.IsSequence() ? "a list" : "a single value");
-    for (const auto& entry : node) read_entry(entry.first, entry.second);
+    // A YAML alias can make a mapping contain itself, or itself twice at each level.
+    if (depth > kDeepestGroup) refuse("{}: groups are nested deeper than {}", where(node), kDeepestGroup);
+    for (const auto& entry : node) read_entry(entry.first, entry.second, depth);
   }
 
   // A mapping as value is a group: it has no meaning of its own.
-  void read_entry(const YAML::Node& name, const YAML::Node& value) {
+  void read_entry(const YAML::Node& name, const YAML::Node& value, int depth) {
     if (!name.IsScalar()) refuse("{}: found a key that is no word", where(name));
-    if (value.IsMap() && find_keys(name.Scalar()).empty()) return read_mapping(value);
-    for (const ConfigKey* key : keys_or_refuse(name.Scalar(), where(name))) {
-      if (!value.IsScalar()) {
-        refuse("{}: {}: found {}, wanted one value", where(name), key->name, value.IsNull() ? "nothing" : value.IsMap() ? "a mapping" : "a list");
-      }
-      const auto [earlier, fresh] = seen_.emplace(key->name, where(name));
-      if (!fresh) refuse("{}: {} is already set at {}", where(name), key->name, earlier->second);
-      set_key(config_, *key, value.Scalar(), where(name));
+    if (++entries_ > kMostEntries) refuse("{}: more than {} entries", where(name), kMostEntries);
+    if (value.IsMap() && may_be_group(name.Scalar())) return read_mapping(value, depth + 1);
+    for (const ConfigKey* key : keys_or_refuse(name.Scalar(), where(name))) set_once(*key, name, value);
+  }
+
+  void set_once(const ConfigKey& key, const YAML::Node& name, const YAML::Node& value) {
+    if (!value.IsScalar()) {
+      refuse("{}: {}: found {}, wanted one value", where(name), key.name, value.IsNull() ? "nothing" : value.IsMap() ? "a mapping" : "a list");
     }
+    const auto [earlier, fresh] = seen_.emplace(key.name, where(name));
+    if (!fresh) refuse("{}: {} is already set at {}", where(name), key.name, earlier->second);
+    set_key(config_, key, value.Scalar(), where(name));
   }
 
   RunConfig& config_;
   const std::string path_;
   std::map<std::string, std::string> seen_;
+  int entries_ = 0;
 };
 
-int64_t next_multiple(int64_t n, int64_t of) { return (n + of - 1) / of * of; }
+// "24 or 48": the multiples of `of` around n.
+std::string nearest_multiples(int64_t n, int64_t of) {
+  const int64_t below = n / of * of;
+  return below == 0 ? fmt::format("{}", of) : fmt::format("{} or {}", below, below + of);
+}
+
+// The largest micro-batch, not above the present one, with which this global batch works.
+std::string micro_batch_hint(const RunConfig& c, int world_size) {
+  if (c.global_batch_size % world_size != 0) return "";
+  const int64_t share = c.global_batch_size / world_size;
+  int64_t micro = std::min(c.micro_batch_size, share);
+  while (share % micro != 0) --micro;
+  return fmt::format(", or micro_batch_size {}", micro);
+}
 
 // As YAML reads it back: quoted where a plain word would be something else.
 std::string yaml_value(const RunConfig& config, const ConfigKey& key) {
@@ -103,17 +176,19 @@ std::vector<Override> parse_overrides(const std::vector<std::string>& arguments)
 }
 
 void finalize_config(RunConfig& c, int world_size) {
+  MUSTER_CHECK_LT(0, world_size);
   if (c.hidden_size % c.num_attention_heads != 0) {
-    refuse("num_attention_heads: found {}, wanted a divisor of hidden_size ({})", c.num_attention_heads, c.hidden_size);
+    refuse("num_attention_heads: found {}, wanted a divisor of hidden_size ({}); hidden_size {} would do", c.num_attention_heads, c.hidden_size,
+           nearest_multiples(c.hidden_size, c.num_attention_heads));
   }
   const int64_t quantum = c.micro_batch_size * world_size;
   if (c.global_batch_size == 0) c.global_batch_size = quantum;
   if (c.global_batch_size % quantum != 0) {
-    refuse("global_batch_size: found {}, wanted a multiple of micro_batch_size ({}) x ranks ({}) = {}; nearest: {}", c.global_batch_size,
-           c.micro_batch_size, world_size, quantum, next_multiple(c.global_batch_size, quantum));
+    refuse("global_batch_size: found {}, wanted a multiple of micro_batch_size ({}) x ranks ({}) = {}; {} would do{}", c.global_batch_size,
+           c.micro_batch_size, world_size, quantum, nearest_multiples(c.global_batch_size, quantum), micro_batch_hint(c, world_size));
   }
   if (c.lr_decay_iters == 0) c.lr_decay_iters = c.train_iters;
-  if (c.min_lr > c.lr) refuse("min_lr: found {}, wanted at most lr ({})", c.min_lr, c.lr);
+  if (c.min_lr > c.lr && c.lr_decay_style != "constant") refuse("min_lr: found {}, wanted at most lr ({})", c.min_lr, c.lr);
 }
 
 std::string to_yaml(const RunConfig& config) {

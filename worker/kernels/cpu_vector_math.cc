@@ -1,34 +1,11 @@
 #include "worker/kernels/cpu_vector_math.h"
 
 #include <algorithm>
-#include <cmath>
-#include <cstring>
 
 namespace muster::worker::kernels {
 namespace {
 
-#define MUSTER_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-
 constexpr int kLanes = 16;
-
-// exp for x <= 0: Cody-Waite reduction to [-ln2/2, ln2/2], a degree-6 Taylor polynomial, exponent put back as bits.
-// Relative error below 2e-7; 0 below -87.
-inline __attribute__((always_inline)) float exp_negative(float x) {
-  const float clamped = std::max(x, -87.0f);
-  const float n = std::nearbyint(clamped * 1.44269504f);
-  const float r = (clamped - n * 0.693359375f) + n * 2.12194440e-4f;
-  float p = 1.0f / 720;
-  p = p * r + 1.0f / 120;
-  p = p * r + 1.0f / 24;
-  p = p * r + 1.0f / 6;
-  p = p * r + 0.5f;
-  p = p * r + 1.0f;
-  p = p * r + 1.0f;
-  const int32_t bits = (static_cast<int32_t>(n) + 127) << 23;
-  float power;
-  std::memcpy(&power, &bits, sizeof power);
-  return x < -87.0f ? 0.0f : p * power;
-}
 
 }  // namespace
 

@@ -36,6 +36,9 @@ MUSTER_HD PhiloxBlock philox(uint64_t key, uint64_t counter_low, uint64_t counte
 // 32 bits to (0, 1): never 0, never 1.
 MUSTER_HD double uniform01(uint32_t bits) { return (bits + 0.5) * (1.0 / 4294967296.0); }
 
+// Bits below this are dropped with probability p (up to 2^32 exclusive).
+MUSTER_HD uint64_t dropout_threshold(double p) { return static_cast<uint64_t>(p * 4294967296.0); }
+
 // A 64-bit key from a string and a seed (FNV-1a, then a SplitMix64 finish).
 inline uint64_t philox_key(uint64_t seed, const char* name) {
   uint64_t h = 0xcbf29ce484222325ull ^ (seed * 0x9E3779B97F4A7C15ull);
