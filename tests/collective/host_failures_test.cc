@@ -182,6 +182,7 @@ TEST_P(HostFailures, AShorterDeadlineBreaksTheCommunicator) {
       return;
     }
     const WorkPtr work = comm.barrier();
+    std::this_thread::sleep_for(50ms);  // so that the progress thread, not this one, runs it
     EXPECT_FALSE(work->done());
     EXPECT_THROW(work->synchronize(Deadline::after(100ms)), PeerError);
     comm.all_reduce(floats(2))->wait();
@@ -200,17 +201,33 @@ TEST_P(HostFailures, ARankThatHasLeftIsNamed) {
 }
 
 TEST_P(HostFailures, WorkOutlivesItsCommunicator) {
-  const auto errors = run(2, kLong, [](Communicator&) {});
   auto meetings = make_thread_rendezvous(2);
+  std::promise<void> asked;
+  std::string told;
+  std::thread other([&] {
+    const auto communicator = make_host_communicator(*meetings[1], {"test", kLong});
+    try {
+      communicator->barrier()->wait();
+    } catch (const PeerError& error) {
+      told = error.what();
+    }
+    asked.get_future().wait_for(kLong);
+  });
   WorkPtr unfinished;
-  std::thread other([&] { make_host_communicator(*meetings[1]); });
   {
-    auto communicator = make_host_communicator(*meetings[0]);
+    auto communicator = make_host_communicator(*meetings[0], {"test", kLong});
     unfinished = communicator->recv(floats(1), 1);
   }
-  other.join();
   EXPECT_TRUE(unfinished->done());
-  EXPECT_THROW(unfinished->wait(), PeerError);
+  try {
+    unfinished->wait();
+    ADD_FAILURE() << "received from nobody";
+  } catch (const PeerError& error) {
+    EXPECT_STREQ(error.what(), "recv #0: rank 0: destroyed with 1 operations unfinished");
+  }
+  asked.set_value();
+  other.join();
+  EXPECT_THAT(told, HasSubstr("rank 0: destroyed with 1 operations unfinished"));
 }
 
 TEST_P(HostFailures, WrongArgumentsAreRefusedBeforeAnythingIsSent) {

@@ -120,6 +120,15 @@ struct BadYaml {
   const char* part;  // ":N:" stands behind the file's name
 };
 
+// In a test's name.
+std::string plain(std::string text) {
+  for (char& c : text) {
+    if (!std::isalnum(static_cast<unsigned char>(c))) c = '_';
+  }
+  return text;
+}
+void PrintTo(const BadYaml& bad, std::ostream* out) { *out << plain(bad.text); }
+
 class RefusedYaml : public TestWithParam<BadYaml> {};
 
 TEST_P(RefusedYaml, OnOneLineThatSaysWhere) {
@@ -198,6 +207,10 @@ struct BadArguments {
   std::vector<std::string> words;
   const char* message;
 };
+
+void PrintTo(const BadArguments& bad, std::ostream* out) {
+  for (const auto& word : bad.words) *out << plain(word);
+}
 
 class RefusedArguments : public TestWithParam<BadArguments> {};
 

@@ -10,6 +10,7 @@
 #include <fmt/ranges.h>
 
 #include "comm/base/error.h"
+#include "comm/base/log.h"
 
 namespace muster::worker {
 namespace {
@@ -80,6 +81,10 @@ std::string canonical(std::string_view name) {
   std::string out(name);
   std::replace(out.begin(), out.end(), '-', '_');
   return out;
+}
+
+bool same_name(std::string_view a, std::string_view b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](char x, char y) { return x == y || (x == '-' && y == '_'); });
 }
 
 int edit_distance(std::string_view a, std::string_view b) {
@@ -230,6 +235,15 @@ std::vector<const ConfigKey*> find_keys(std::string_view name) {
     if (std::find(wanted.begin(), wanted.end(), key.name) != wanted.end()) found.push_back(&key);
   }
   return found;
+}
+
+std::vector<const ConfigKey*> find_keys_or_refuse(const std::string& name, const std::string& where) {
+  const auto keys = find_keys(name);
+  if (keys.empty()) refuse("{}: {}", where, unknown_key_message(name));
+  if (!same_name(name, keys[0]->name)) {
+    for (const ConfigKey* key : keys) log_debug("{}: {} is {}", where, name, key->name);
+  }
+  return keys;
 }
 
 std::string shown(std::string_view text) {

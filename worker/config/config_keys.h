@@ -31,6 +31,8 @@ const std::vector<ConfigAlias>& config_aliases();
 
 // Keys that `name` stands for (dashes count as underscores); empty where it is unknown.
 std::vector<const ConfigKey*> find_keys(std::string_view name);
+// The same; logs (debug) what an alias stands for. InputError("<where>: unknown key ...").
+std::vector<const ConfigKey*> find_keys_or_refuse(const std::string& name, const std::string& where);
 // "unknown key 'lerning_rate'; did you mean 'learning_rate' (lr)?", or where to look when nothing is near.
 std::string unknown_key_message(std::string_view name);
 

@@ -5,42 +5,19 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <map>
-#include <sstream>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
 #include "comm/base/error.h"
-#include "comm/base/log.h"
 #include "worker/config/config_keys.h"
+#include "worker/config/yaml_reader.h"
 
 namespace muster::worker {
 namespace {
 
 constexpr size_t kLargestFile = 1 << 20;  // bytes
-constexpr int kDeepestGroup = 8, kMostEntries = 1000;
-
-bool same_name(std::string_view a, std::string_view b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](char x, char y) { return x == y || (x == '-' && y == '_'); });
-}
-
-std::vector<const ConfigKey*> keys_or_refuse(const std::string& name, const std::string& where) {
-  const auto keys = find_keys(name);
-  if (keys.empty()) refuse("{}: {}", where, unknown_key_message(name));
-  if (!same_name(name, keys[0]->name)) {
-    for (const ConfigKey* key : keys) log_debug("{}: {} is {}", where, name, key->name);
-  }
-  return keys;
-}
-
-// "model", "data" and "optimizer" are groups of the table and keys as well.
-bool may_be_group(const std::string& name) {
-  const auto& keys = config_keys();
-  return find_keys(name).empty() || std::any_of(keys.begin(), keys.end(), [&](const ConfigKey& key) { return key.group == name; });
-}
 
 std::string read_file(const std::string& path) {
   std::error_code error;
@@ -53,77 +30,6 @@ std::string read_file(const std::string& path) {
   if (text.size() > kLargestFile) refuse("{}: larger than 1 MiB, wanted a YAML configuration", path);
   return text;
 }
-
-class DocumentStart : public YAML::EventHandler {
- public:
-  int line = 0;  // from 1
-  void OnDocumentStart(const YAML::Mark& mark) override { line = mark.line + 1; }
-  void OnDocumentEnd() override {}
-  void OnNull(const YAML::Mark&, YAML::anchor_t) override {}
-  void OnAlias(const YAML::Mark&, YAML::anchor_t) override {}
-  void OnScalar(const YAML::Mark&, const std::string&, YAML::anchor_t, const std::string&) override {}
-  void OnSequenceStart(const YAML::Mark&, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {}
-  void OnSequenceEnd() override {}
-  void OnMapStart(const YAML::Mark&, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {}
-  void OnMapEnd() override {}
-};
-
-// 0: there is none. YAML::Load would drop what follows the first document, and YAML::LoadAll never ends on some texts.
-int line_of_second_document(const std::string& text) {
-  std::istringstream in(text);
-  YAML::Parser parser(in);
-  DocumentStart first, second;
-  return parser.HandleNextDocument(first) && parser.HandleNextDocument(second) ? second.line : 0;
-}
-
-// A YAML file being read: where we are, and which keys it has set.
-class YamlReader {
- public:
-  YamlReader(RunConfig& config, std::string path) : config_(config), path_(std::move(path)) {}
-
-  void read() {
-    const std::string text = read_file(path_);
-    try {
-      if (const int line = line_of_second_document(text); line > 0) refuse("{}:{}: found more after the end of the mapping, wanted one document", path_, line);
-      read_mapping(YAML::Load(text), 0);
-    } catch (const YAML::Exception& e) {
-      refuse("{}:{}:{}: not YAML: {}", path_, e.mark.line + 1, e.mark.column + 1, shown(e.msg));
-    }
-  }
-
- private:
-  std::string where(const YAML::Node& node) const { return fmt::format("{}:{}", path_, node.Mark().line + 1); }
-
-  void read_mapping(const YAML::Node& node, int depth) {
-    if (node.IsNull()) return;
-    if (!node.IsMap()) refuse("{}: found {}, wanted a mapping of keys to values", where(node), node.IsSequence() ? "a list" : "a single value");
-    // A YAML alias can make a mapping contain itself, or itself twice at each level.
-    if (depth > kDeepestGroup) refuse("{}: groups are nested deeper than {}", where(node), kDeepestGroup);
-    for (const auto& entry : node) read_entry(entry.first, entry.second, depth);
-  }
-
-  // A mapping as value is a group: it has no meaning of its own.
-  void read_entry(const YAML::Node& name, const YAML::Node& value, int depth) {
-    if (!name.IsScalar()) refuse("{}: found a key that is no word", where(name));
-    if (++entries_ > kMostEntries) refuse("{}: more than {} entries", where(name), kMostEntries);
-    if (value.IsMap() && may_be_group(name.Scalar())) return read_mapping(value, depth + 1);
-    for (const ConfigKey* key : keys_or_refuse(name.Scalar(), where(name))) set_once(*key, name, value);
-  }
-
-  void set_once(const ConfigKey& key, const YAML::Node& name, const YAML::Node& value) {
-    if (!value.IsScalar()) {
-      refuse("{}: {}: found {}, wanted one value", where(name), key.name, value.IsNull() ? "nothing" : value.IsMap() ? "a mapping" : "a list");
-    }
-    const auto [earlier, fresh] = seen_.emplace(key.name, where(name));
-    if (!fresh) refuse("{}: {} is already set at {}", where(name), key.name, earlier->second);
-    set_key(config_, key, value.Scalar(), where(name));
-  }
-
-  RunConfig& config_;
-  const std::string path_;
-  std::map<std::string, std::string> seen_;
-  int entries_ = 0;
-};
 
 // "24 or 48": the multiples of `of` around n.
 std::string nearest_multiples(int64_t n, int64_t of) {
@@ -152,9 +58,9 @@ std::string yaml_value(const RunConfig& config, const ConfigKey& key) {
 
 RunConfig load_config(const std::string& yaml_path, const std::vector<Override>& overrides) {
   RunConfig config;
-  if (!yaml_path.empty()) YamlReader(config, yaml_path).read();
+  if (!yaml_path.empty()) read_yaml(config, yaml_path, read_file(yaml_path));
   for (const auto& o : overrides) {
-    for (const ConfigKey* key : keys_or_refuse(o.key, "--" + o.key)) set_key(config, *key, o.value, "--" + o.key);
+    for (const ConfigKey* key : find_keys_or_refuse(o.key, "--" + o.key)) set_key(config, *key, o.value, "--" + o.key);
   }
   return config;
 }

@@ -1,11 +1,13 @@
 #include "worker/data/dataset.h"
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <sstream>
 
 #include "comm/base/error.h"
+#include "worker/data/check_tokens.h"
 #include "worker/data/token_file.h"
 #include "worker/kernels/philox.h"
 
@@ -28,19 +30,19 @@ class Slice : public TokenStream {
   int64_t begin_, size_;
 };
 
-// Characters in memory, one byte each.
+// Characters in memory: each byte is a token.
 class CharTokens : public TokenStream {
  public:
-  explicit CharTokens(std::vector<uint8_t> tokens) : tokens_(std::move(tokens)) {}
+  explicit CharTokens(std::string tokens) : tokens_(std::move(tokens)) {}
   int64_t size() const override { return static_cast<int64_t>(tokens_.size()); }
   void read(int64_t at, int64_t count, int64_t* out) const override {
     MUSTER_CHECK_LE(0, at);
     MUSTER_CHECK_LE(at + count, size());
-    std::copy_n(tokens_.begin() + at, count, out);
+    std::transform(tokens_.begin() + at, tokens_.begin() + at + count, out, [](char c) { return static_cast<unsigned char>(c); });
   }
 
  private:
-  std::vector<uint8_t> tokens_;
+  const std::string tokens_;
 };
 
 void need_length(const std::string& path, const char* part, const TokenStream& stream, int64_t seq_length) {
@@ -50,12 +52,15 @@ void need_length(const std::string& path, const char* part, const TokenStream& s
 }
 
 std::string read_text(const std::string& path) {
-  if (!std::filesystem::is_regular_file(path)) refuse("{}: found no such file, wanted a text", path);
+  std::error_code error;
+  const auto status = std::filesystem::status(path, error);
+  if (!std::filesystem::exists(status)) refuse("{}: found no such file, wanted a text", path);
+  if (!std::filesystem::is_regular_file(status)) refuse("{}: found {}, wanted a text", path, is_directory(status) ? "a directory" : "a special file");
   std::ifstream in(path, std::ios::binary);
-  std::ostringstream text;
-  text << in.rdbuf();
-  if (!in) refuse("{}: cannot read", path);
-  return text.str();
+  std::string text(std::filesystem::file_size(path, error), '\0');
+  if (!in || !in.read(text.data(), static_cast<std::streamsize>(text.size()))) refuse("{}: cannot read: {}", path, std::strerror(errno));
+  if (text.empty()) refuse("{}: found an empty file, wanted a text", path);
+  return text;
 }
 
 // First (1 - fraction) of the tokens for training, the rest for validation.
@@ -65,31 +70,29 @@ void split(Dataset& data, std::shared_ptr<TokenStream> all, double val_fraction)
   data.val = std::make_shared<Slice>(all, train, all->size());
 }
 
+std::shared_ptr<TokenStream> encoded(const std::string& path, const CharVocabulary& vocabulary, std::string text) {
+  try {
+    vocabulary.encode_in_place(text);
+  } catch (const InputError& e) {
+    refuse("{}: {}", path, e.what());
+  }
+  return std::make_shared<CharTokens>(std::move(text));
+}
+
+// The vocabulary is that of the training text.
 Dataset open_text(const RunConfig& config) {
-  const std::string text = read_text(config.data);
-  if (text.empty()) refuse("{}: found an empty file, wanted a text", config.data);
+  std::string text = read_text(config.data);
   Dataset data;
   data.characters = std::make_shared<CharVocabulary>(CharVocabulary::of(text));
   data.vocab_size = data.characters->size();
-  const auto tokens = data.characters->encode(text);
-  split(data, std::make_shared<CharTokens>(std::vector<uint8_t>(tokens.begin(), tokens.end())), config.val_fraction);
-  return data;
-}
-
-// Highest token id of the stream; InputError at the first that is not below vocab_size (0: no bound).
-int64_t highest_token(const std::string& path, const TokenStream& stream, int64_t vocab_size) {
-  constexpr int64_t kChunk = 1 << 16;
-  std::vector<int64_t> chunk(kChunk);
-  int64_t highest = 0;
-  for (int64_t at = 0; at < stream.size(); at += kChunk) {
-    const int64_t count = std::min(kChunk, stream.size() - at);
-    stream.read(at, count, chunk.data());
-    highest = std::max(highest, *std::max_element(chunk.begin(), chunk.begin() + count));
-    if (vocab_size == 0 || highest < vocab_size) continue;
-    const auto bad = std::find_if(chunk.begin(), chunk.begin() + count, [&](int64_t t) { return t >= vocab_size; });
-    refuse("{}: token {} at position {}, wanted ids below vocab_size ({})", path, *bad, at + (bad - chunk.begin()), vocab_size);
+  auto tokens = encoded(config.data, *data.characters, std::move(text));
+  if (config.val_data.empty()) {
+    split(data, std::move(tokens), config.val_fraction);
+  } else {
+    data.train = std::move(tokens);
+    data.val = encoded(config.val_data, *data.characters, read_text(config.val_data));
   }
-  return highest;
+  return data;
 }
 
 std::shared_ptr<TokenStream> open_tokens(const std::string& path, const std::string& format) {
@@ -102,13 +105,13 @@ std::shared_ptr<TokenStream> open_tokens(const std::string& path, const std::str
 Dataset open_token_files(const RunConfig& config) {
   Dataset data;
   auto tokens = open_tokens(config.data, config.data_format);
-  int64_t highest = highest_token(config.data, *tokens, config.vocab_size);
+  int64_t highest = check_tokens(config.data, *tokens, config.vocab_size);
   if (config.val_data.empty()) {
     split(data, std::move(tokens), config.val_fraction);
   } else {
     data.train = std::move(tokens);
     data.val = open_tokens(config.val_data, config.data_format);
-    highest = std::max(highest, highest_token(config.val_data, *data.val, config.vocab_size));
+    highest = std::max(highest, check_tokens(config.val_data, *data.val, config.vocab_size));
   }
   data.vocab_size = highest + 1;
   return data;
@@ -138,18 +141,23 @@ std::string CharVocabulary::decode(const std::vector<int64_t>& tokens) const {
   return text;
 }
 
-std::vector<int64_t> CharVocabulary::encode(const std::string& text) const {
-  int64_t id[256];
+void CharVocabulary::encode_in_place(std::string& text) const {
+  int id[256];
   std::fill(std::begin(id), std::end(id), -1);
-  for (int64_t i = 0; i < size(); ++i) id[static_cast<unsigned char>(characters_[i])] = i;
-  std::vector<int64_t> tokens;
-  tokens.reserve(text.size());
+  for (int64_t i = 0; i < size(); ++i) id[static_cast<unsigned char>(characters_[i])] = static_cast<int>(i);
   for (size_t i = 0; i < text.size(); ++i) {
     const auto c = static_cast<unsigned char>(text[i]);
-    if (id[c] < 0) refuse("text: byte {} at position {} is not in the vocabulary of {} characters", c, i, size());
-    tokens.push_back(id[c]);
+    if (id[c] < 0) refuse("byte {} at position {} is not in the vocabulary of {} characters", c, i, size());
+    text[i] = static_cast<char>(id[c]);
   }
-  return tokens;
+}
+
+std::vector<int64_t> CharVocabulary::encode(const std::string& text) const {
+  std::string tokens = text;
+  encode_in_place(tokens);
+  std::vector<int64_t> out(tokens.size());
+  std::transform(tokens.begin(), tokens.end(), out.begin(), [](char c) { return static_cast<unsigned char>(c); });
+  return out;
 }
 
 Dataset open_dataset(const RunConfig& config) {
@@ -165,6 +173,7 @@ Dataset open_dataset(const RunConfig& config) {
 }
 
 int64_t sample_start(uint64_t seed, int64_t sample, int64_t stream_size, int64_t seq_length) {
+  MUSTER_CHECK_LT(seq_length, stream_size);
   const auto starts = static_cast<uint64_t>(stream_size - seq_length);  // the last target must exist
   const PhiloxBlock r = philox(philox_key(seed, "data order"), static_cast<uint64_t>(sample), 0);
   const uint64_t bits = (static_cast<uint64_t>(r.v[0]) << 32) | r.v[1];

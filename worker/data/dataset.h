@@ -17,6 +17,7 @@ class CharVocabulary {
   int64_t size() const { return static_cast<int64_t>(characters_.size()); }
   std::string decode(const std::vector<int64_t>& tokens) const;
   std::vector<int64_t> encode(const std::string& text) const;  // InputError: a byte that is not in the vocabulary
+  void encode_in_place(std::string& text) const;               // the same; each byte becomes its token
 
  private:
   std::string characters_;
@@ -38,7 +39,7 @@ struct Dataset {
   std::shared_ptr<CharVocabulary> characters;  // null for token files
 };
 
-// Opens what config.data / val_data name. InputError: missing file, empty text, a part shorter than seq_length + 1 tokens,
+// Opens what config.data / val_data name; a token file is read through once, for its highest token. InputError: missing file, empty text, a part shorter than seq_length + 1 tokens,
 // truncated or wrong-magic token file, token id >= vocabulary (position named).
 // Text: first (1 - val_fraction) of the characters are the training part, the rest validation (nanoGPT's int(n * 0.9)).
 Dataset open_dataset(const RunConfig& config);
