@@ -13,7 +13,7 @@ die() { # exit code, message
   exit "$1"
 }
 
-# Parallel compile jobs: $MUSTER_JOBS, else one a core, but no more than one a 1.5 GB of free memory (LibTorch's headers are large).
+# Compilers at a time: $MUSTER_JOBS, else one a core, but at most one a 1.5 GB of free memory (LibTorch's headers are large).
 jobs_here() {
   local cores memory
   if [[ -n ${MUSTER_JOBS:-} ]]; then
@@ -27,7 +27,7 @@ jobs_here() {
   echo $((cores > 0 ? cores : 1))
 }
 
-# Folder of a LibTorch that is not the one of .venv: $MUSTER_TORCH, else a torch 2.11 of python3. Prints nothing where there is none.
+# Prints the folder of a LibTorch other than that of .venv: $MUSTER_TORCH, else a torch 2.11 of python3; nothing where there is none.
 foreign_torch() {
   if [[ -n ${MUSTER_TORCH:-} ]]; then
     echo "$MUSTER_TORCH"
@@ -38,7 +38,8 @@ import importlib.util, os, re
 spec = importlib.util.find_spec("torch")
 folder = list(spec.submodule_search_locations)[0] if spec else ""
 version = os.path.join(folder, "version.py")
-if folder and re.search(r"__version__ = ['\"]2\.11\.", open(version).read()) and os.path.exists(os.path.join(folder, "lib/libtorch_cpu.so")):
+library = os.path.join(folder, "lib/libtorch_cpu.so")
+if folder and os.path.exists(library) and re.search(r"__version__ = ['\"]2\.11\.", open(version).read()):
     print(folder)
 PY
 }

@@ -4,138 +4,114 @@
 #include <csignal>
 #include <cstring>
 #include <filesystem>
-#include <sstream>
+#include <thread>
 
 #include <fcntl.h>
 #include <sys/prctl.h>
-#include <sys/signalfd.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "comm/base/error.h"
 
-extern char** environ;
-
 namespace muster {
 namespace {
 
-std::vector<std::string> merged_environment(const ChildSetup& setup) {
-  std::vector<std::string> all;
-  for (char** e = environ; *e; ++e) {
-    const std::string entry = *e;
-    bool replaced = false;
-    for (const auto& [name, _] : setup.environment) replaced |= entry.starts_with(name + "=");
-    if (!replaced) all.push_back(entry);
-  }
-  for (const auto& [name, value] : setup.environment) all.push_back(name + "=" + value);
-  return all;
-}
-
 std::vector<char*> pointers(std::vector<std::string>& texts) {
   std::vector<char*> out;
-  for (auto& t : texts) out.push_back(t.data());
+  for (auto& text : texts) out.push_back(text.data());
   out.push_back(nullptr);
   return out;
 }
 
-void replace(int fd, int with) {
-  if (with >= 0) ::dup2(with, fd);
+// Everything that the child needs, made before the fork: between vfork and exec nothing may allocate.
+struct Prepared {
+  std::vector<std::string> argv, environment;
+  std::vector<char*> argv_pointers, environment_pointers;
+  const std::vector<std::pair<int, int>>& descriptors;
+  int signal_at_parents_end;
+  pid_t parent;
+  volatile int error = 0;  // written by the child in our memory
+};
+
+void clear_signals() {
+  for (int signal = 1; signal < NSIG; ++signal) {
+    if (signal != SIGKILL && signal != SIGSTOP) std::signal(signal, SIG_DFL);
+  }
+  sigset_t none;
+  sigemptyset(&none);
+  sigprocmask(SIG_SETMASK, &none, nullptr);
 }
 
-// In the child, after fork: only calls that are safe there.
-[[noreturn]] void become(const ChildSetup& setup, char** argv, char** env, pid_t parent, int report_fd) {
-  ::setpgid(0, 0);
-  if (setup.death_signal) ::prctl(PR_SET_PDEATHSIG, setup.death_signal);
-  if (::getppid() != parent) ::_exit(127);  // the parent died before the request above
-  if (setup.null_stdin && setup.stdin_fd < 0) replace(0, ::open("/dev/null", O_RDONLY));
-  replace(0, setup.stdin_fd);
-  replace(1, setup.stdout_fd);
-  replace(2, setup.stderr_fd);
-  if (setup.inherited_fd >= 0) ::fcntl(setup.inherited_fd, F_SETFD, 0);
-  sigset_t none;
-  ::sigemptyset(&none);
-  ::sigprocmask(SIG_SETMASK, &none, nullptr);
-  ::execve(argv[0], argv, env);
-  const int error = errno;
-  if (::write(report_fd, &error, sizeof error) < 0) ::_exit(126);
-  ::_exit(127);
+// dup2 clears close-on-exec only where the numbers differ.
+bool place_descriptor(int ours, int theirs) {
+  if (ours == theirs) return fcntl(ours, F_SETFD, 0) == 0;
+  return dup2(ours, theirs) >= 0;
+}
+
+[[noreturn]] void become(Prepared& p) {
+  setpgid(0, 0);
+  if (p.signal_at_parents_end != 0) prctl(PR_SET_PDEATHSIG, p.signal_at_parents_end);
+  bool good = getppid() == p.parent;
+  for (const auto& [ours, theirs] : p.descriptors) good = good && place_descriptor(ours, theirs);
+  clear_signals();
+  if (good) execve(p.argv_pointers[0], p.argv_pointers.data(), p.environment_pointers.data());
+  p.error = errno ? errno : ESRCH;
+  _exit(127);
 }
 
 }  // namespace
 
-void UniqueFd::reset() {
-  if (fd_ >= 0) ::close(fd_);
-  fd_ = -1;
+pid_t start(const Subprocess& child) {
+  Prepared p{child.argv, {}, {}, {}, child.descriptors, child.signal_at_parents_end, getpid()};
+  for (const auto& [name, value] : child.environment) p.environment.push_back(name + "=" + value);
+  p.argv_pointers = pointers(p.argv);
+  p.environment_pointers = pointers(p.environment);
+  // All signals wait: a handler must not run in the child while it shares our memory.
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  // vfork, not fork: an MPI library may forbid fork, and its memory need not be copied. posix_spawn has no parent-death signal.
+  const pid_t pid = vfork();
+  if (pid == 0) become(p);
+  const int error = pid < 0 ? errno : p.error;
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (pid > 0 && error != 0) waitpid(pid, nullptr, 0);
+  if (error != 0) refuse("{}: cannot start: {}", child.argv[0], std::strerror(error));
+  return pid;
 }
 
-Subprocess::Subprocess(const ChildSetup& setup) {
-  auto argv_text = setup.argv, env_text = merged_environment(setup);
-  const auto argv = pointers(argv_text), env = pointers(env_text);
-  int report[2];
-  if (::pipe2(report, O_CLOEXEC) != 0) refuse("{}: cannot start: {}", setup.argv[0], std::strerror(errno));
-  const UniqueFd read_end(report[0]);
-  UniqueFd write_end(report[1]);
-  const pid_t parent = ::getpid();
-  pid_ = ::fork();
-  if (pid_ < 0) refuse("{}: cannot start: {}", setup.argv[0], std::strerror(errno));
-  if (pid_ == 0) become(setup, argv.data(), env.data(), parent, report[1]);
-  ::setpgid(pid_, pid_);
-  write_end.reset();
-  int error = 0;
-  if (::read(read_end.get(), &error, sizeof error) == sizeof error) {
-    ::waitpid(pid_, nullptr, 0);
-    refuse("{}: cannot start: {}", setup.argv[0], std::strerror(error));
-  }
-  pidfd_ = UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0)));
-}
-
-Subprocess::~Subprocess() {
-  if (pidfd_.get() < 0 || exit_state()) return;  // moved from, or ended
-  signal_group(SIGKILL);
-  ::waitpid(pid_, nullptr, 0);
-}
-
-std::optional<ExitState> Subprocess::exit_state() {
-  if (ended_) return ended_;
+std::optional<Ending> ending_of(pid_t child) {
   int status = 0;
-  if (::waitpid(pid_, &status, WNOHANG) != pid_) return std::nullopt;
-  ended_ = WIFSIGNALED(status) ? ExitState{0, WTERMSIG(status)} : ExitState{WEXITSTATUS(status), 0};
-  return ended_;
-}
-
-void Subprocess::signal_group(int signal) {
-  // The group outlives its first process, so children that it left behind are reached too.
-  ::kill(-pid_, signal);
+  const pid_t got = waitpid(child, &status, WNOHANG);
+  if (got == 0 || (got < 0 && errno == EINTR)) return std::nullopt;
+  if (got < 0) return Ending{kExitInternal, 0};
+  if (WIFSIGNALED(status)) return Ending{128 + WTERMSIG(status), WTERMSIG(status)};
+  return Ending{WEXITSTATUS(status), 0};
 }
 
 std::string signal_name(int signal) {
-  const char* name = ::sigabbrev_np(signal);
-  return name ? "SIG" + std::string(name) : "signal " + std::to_string(signal);
+  const char* name = sigabbrev_np(signal);
+  return name ? std::string("SIG") + name : std::to_string(signal);
 }
 
-UniqueFd signal_descriptor(const std::vector<int>& signals) {
-  sigset_t set;
-  ::sigemptyset(&set);
-  for (const int s : signals) ::sigaddset(&set, s);
-  ::sigprocmask(SIG_BLOCK, &set, nullptr);
-  return UniqueFd(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
+std::string describe(const Ending& ending) {
+  if (ending.signal != 0) return fmt::format("killed by signal {} ({})", ending.signal, signal_name(ending.signal));
+  return fmt::format("exited with code {}", ending.code);
 }
 
-int next_signal(int fd) {
-  signalfd_siginfo info;
-  return ::read(fd, &info, sizeof info) == sizeof info ? static_cast<int>(info.ssi_signo) : 0;
+std::string program_folder() { return std::filesystem::read_symlink("/proc/self/exe").parent_path().string(); }
+
+std::string host_name() {
+  char name[256] = {};
+  gethostname(name, sizeof name - 1);
+  return name;
 }
 
-std::string program_folder() { return std::filesystem::read_symlink("/proc/self/exe").parent_path(); }
-
-std::string find_in_path(const std::string& name, const char* path) {
-  std::istringstream folders(path ? path : "");
-  for (std::string folder; std::getline(folders, folder, ':');) {
-    const std::string candidate = folder + "/" + name;
-    if (!folder.empty() && ::access(candidate.c_str(), X_OK) == 0) return candidate;
-  }
-  return "";
+void exit_hard_after(int milliseconds, int exit_code) {
+  std::thread([=] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
+    _exit(exit_code);
+  }).detach();
 }
 
 }  // namespace muster

@@ -1,30 +1,31 @@
-// muster-agent: one rank under mpirun, srun, torchrun or `muster launch`. See `muster agent --help`.
+// muster-agent: one rank's guardian, started by mpirun, srun, torchrun or muster launch.
+//
+//   muster-agent [CONFIG.yaml] [--key value ...]
 
-#include <csignal>
 #include <cstdio>
-#include <cstdlib>
-
-#include <sys/prctl.h>
-#include <unistd.h>
 
 #include "comm/base/error.h"
+#include "comm/rendezvous/star_rendezvous.h"
 #include "launcher/agent/agent.h"
+
+namespace {
+
+int fail(const char* what, int exit_code) {
+  std::fprintf(stderr, "muster: %s\n", what);
+  return exit_code;
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
   using namespace muster;
-  ::signal(SIGPIPE, SIG_IGN);
-  // Whoever started this agent (mpirun, a Slurm step, `muster launch`) takes it along when it ends.
-  if (::getppid() > 1) ::prctl(PR_SET_PDEATHSIG, SIGTERM);
   try {
-    return launcher::Agent({argv + 1, argv + argc}).run();
-  } catch (const InputError& e) {
-    std::fprintf(stderr, "muster: %s\n", e.what());
-    return kExitInput;
-  } catch (const PeerError& e) {
-    std::fprintf(stderr, "muster: %s\n", e.what());
-    return kExitPeer;
-  } catch (const std::exception& e) {
-    std::fprintf(stderr, "muster: %s\n", e.what());
-    return kExitInternal;
+    return launcher::run_agent({argv + 1, argv + argc}, comm::make_mpi_rendezvous);
+  } catch (const InputError& error) {
+    return fail(error.what(), kExitInput);
+  } catch (const PeerError& error) {
+    return fail(error.what(), kExitPeer);
+  } catch (const std::exception& error) {
+    return fail(error.what(), kExitInternal);
   }
 }

@@ -32,7 +32,8 @@ struct Order {
 void check(const at::Tensor& tensor, double wanted) {
   const float* data = tensor.data_ptr<float>();
   for (int64_t i = 0; i < tensor.numel(); ++i)
-    if (data[i] != static_cast<float>(wanted)) throw std::runtime_error(fmt::format("element {}: {}, not {}", i, data[i], wanted));
+    if (data[i] != static_cast<float>(wanted))
+      throw std::runtime_error(fmt::format("element {}: {}, not {}", i, data[i], wanted));
 }
 
 void measure(comm::Communicator& comm, const Order& order) {
@@ -83,7 +84,8 @@ int start_rank(const std::filesystem::path& folder, int rank, int size, std::vec
 void relay_orders(const std::vector<int>& ranks) {
   for (std::string line; std::getline(std::cin, line);) {
     Order order;
-    if (!(std::istringstream(line) >> order.bytes >> order.warmup >> order.iterations)) throw std::runtime_error("order: " + line);
+    std::istringstream words(line);
+    if (!(words >> order.bytes >> order.warmup >> order.iterations)) throw std::runtime_error("order: " + line);
     for (int rank : ranks)
       if (write(rank, &order, sizeof order) != sizeof order) throw std::runtime_error("a rank has ended");
   }

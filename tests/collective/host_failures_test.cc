@@ -1,11 +1,14 @@
 // What goes wrong between ranks ends with the right error on every rank, and never hangs.
 
 #include <chrono>
+#include <csignal>
 #include <future>
 
+#include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
+#include <sys/resource.h>
 
 #include "tests/collective/ranks.h"
 
@@ -247,6 +250,18 @@ TEST_P(HostFailures, WrongArgumentsAreRefusedBeforeAnythingIsSent) {
   EXPECT_EQ(all_errors(errors), "");
 }
 
+// What was sent arrives, even when the sender has gone before the receiver asks.
+TEST_P(HostFailures, AMessageOutlivesItsSender) {
+  const auto errors = run(2, kLong, [](Communicator& comm) {
+    at::Tensor tensor = at::full({30'000}, comm.rank() + 1.0, at::kFloat);
+    if (comm.rank() == 0) return comm.send(tensor, 1)->wait();
+    std::this_thread::sleep_for(1300ms);  // longer than a sender waits for goodbyes
+    comm.recv(tensor, 0)->wait();
+    EXPECT_EQ(tensor.data_ptr<float>()[29'999], 1.0f);
+  });
+  EXPECT_EQ(all_errors(errors), "");
+}
+
 INSTANTIATE_TEST_SUITE_P(Transport, HostFailures, testing::Values("shm", "inproc", "ipc", "tcp"),
                          [](const auto& info) { return std::string(info.param); });
 
@@ -261,6 +276,33 @@ TEST(HostTransport, UnknownOrDifferentIsRefused) {
   const auto errors = run_ranks(2, {"test", kShort}, [](Communicator&) {});
   unsetenv("MUSTER_HOST_ADDRESS");
   EXPECT_THAT(errors[0], AllOf(HasSubstr("MUSTER_HOST_ADDRESS"), HasSubstr("'not.an.address'")));
+}
+
+// Makes shared memory of more than a megabyte impossible while it lives.
+class NoSharedMemory {
+ public:
+  NoSharedMemory() {
+    std::signal(SIGXFSZ, SIG_IGN);
+    getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit limit{1 << 20, before_.rlim_max};
+    setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~NoSharedMemory() { setrlimit(RLIMIT_FSIZE, &before_); }
+
+ private:
+  rlimit before_;
+};
+
+TEST(HostTransport, WorksWithoutSharedMemory) {
+  const NoSharedMemory none;
+  const RankBody reduce = [](Communicator& comm) {
+    at::Tensor tensor = floats(1000);
+    comm.all_reduce(tensor)->wait();
+    EXPECT_EQ(tensor.data_ptr<float>()[999], 3.0f);
+  };
+  EXPECT_EQ(all_errors(run_ranks(3, reduce)), "");
+  ForcedTransport transport("shm");
+  EXPECT_THAT(run_ranks(3, reduce), Each(AllOf(HasSubstr("MUSTER_HOST_TRANSPORT=shm"), HasSubstr("shared memory"))));
 }
 
 }  // namespace

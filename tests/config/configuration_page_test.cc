@@ -44,7 +44,8 @@ TEST(ConfigurationPage, EveryKeyOnceWithItsDefaultUnderItsGroup) {
     const auto rows = rows_of(key.name);
     ASSERT_EQ(rows.size(), 1u) << key.name;
     EXPECT_EQ(rows[0].at(1), get_key(defaults, key)) << key.name;
-    for (const auto& choice : key.choices) EXPECT_NE((rows[0][1] + " " + rows[0].at(2)).find(choice), std::string::npos) << key.name << ": " << choice;
+    for (const auto& choice : key.choices)
+      EXPECT_NE((rows[0][1] + " " + rows[0].at(2)).find(choice), std::string::npos) << key.name << ": " << choice;
   }
 }
 

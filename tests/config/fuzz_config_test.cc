@@ -17,8 +17,10 @@ class Mutator {
   explicit Mutator(uint64_t seed) : random_(seed) {
     for (const auto& key : config_keys()) words_.push_back(key.name);
     for (const auto& alias : config_aliases()) words_.push_back(alias.alias);
-    for (const char* w : {": ", "\n", "  ", "{", "}", "[", "]", "- ", "&a ", "*a", "? ", "!!int ", "'", "\"", "|\n", ">\n", "---\n", "...\n", "%YAML 9.9\n", "\t",
-                          "<<", "~", "null", ".inf", "-0", "1e400", "9223372036854775808", "true", "\xff", "\xc3", "#", ",", "@", "`", "\\x"}) {
+    for (const char* w : {": ",          "\n",   "  ",     "{", "}",    "[",    "]",   "- ",    "&a ",
+                          "*a",          "? ",   "!!int ", "'", "\"",   "|\n",  ">\n", "---\n", "...\n",
+                          "%YAML 9.9\n", "\t",   "<<",     "~", "null", ".inf", "-0",  "1e400", "9223372036854775808",
+                          "true",        "\xff", "\xc3",   "#", ",",    "@",    "`",   "\\x"}) {
       words_.push_back(w);
     }
     words_.push_back(std::string(1, '\0'));
@@ -33,11 +35,21 @@ class Mutator {
   void mutate(std::string& text) {
     const size_t at = text.empty() ? 0 : random_() % text.size();
     switch (random_() % 5) {
-      case 0: text.insert(at, words_[random_() % words_.size()]); break;
-      case 1: text.erase(at, random_() % 20); break;
-      case 2: text.insert(at, text.substr(random_() % (text.size() + 1), random_() % 40)); break;
-      case 3: if (!text.empty()) text[at] = static_cast<char>(random_()); break;
-      default: text.replace(at, random_() % 10, words_[random_() % words_.size()]); break;
+      case 0:
+        text.insert(at, words_[random_() % words_.size()]);
+        break;
+      case 1:
+        text.erase(at, random_() % 20);
+        break;
+      case 2:
+        text.insert(at, text.substr(random_() % (text.size() + 1), random_() % 40));
+        break;
+      case 3:
+        if (!text.empty()) text[at] = static_cast<char>(random_());
+        break;
+      default:
+        text.replace(at, random_() % 10, words_[random_() % words_.size()]);
+        break;
     }
   }
 

@@ -71,8 +71,9 @@ TEST(RunConfig, GroupsHaveNoMeaningOfTheirOwn) {
 }
 
 TEST(RunConfig, AliasesOfNanoGpt) {
-  const RunConfig c = from_yaml("n_layer: 6\nn_head: 6\nn_embd: 384\nblock_size: 256\nbatch_size: 64\ndropout: 0.2\nmax_iters: 5000\n"
-                                "learning_rate: 1e-3\nwarmup_iters: 7\nbeta2: 0.98\nbias: true\ngrad_clip: 0.5\ndtype: bf16\n");
+  const RunConfig c = from_yaml(
+      "n_layer: 6\nn_head: 6\nn_embd: 384\nblock_size: 256\nbatch_size: 64\ndropout: 0.2\nmax_iters: 5000\n"
+      "learning_rate: 1e-3\nwarmup_iters: 7\nbeta2: 0.98\nbias: true\ngrad_clip: 0.5\ndtype: bf16\n");
   EXPECT_EQ(c.num_layers * 1000000 + c.num_attention_heads * 100000 + c.hidden_size, 6600384);
   EXPECT_EQ(c.seq_length, 256);
   EXPECT_EQ(c.micro_batch_size, 64);
@@ -94,7 +95,8 @@ TEST(RunConfig, EveryAliasNamesKeysThatExist) {
 }
 
 TEST(RunConfig, CommandLineWinsAndReadsDashes) {
-  const RunConfig c = from_yaml("lr: 1\ntrain_iters: 5\n", {"--train-iters", "9", "--lr=2e-3", "--add-bias-linear", "--max-grad-norm", "0.1"});
+  const RunConfig c =
+      from_yaml("lr: 1\ntrain_iters: 5\n", {"--train-iters", "9", "--lr=2e-3", "--add-bias-linear", "--max-grad-norm", "0.1"});
   EXPECT_EQ(c.train_iters, 9);
   EXPECT_EQ(c.lr, 2e-3);
   EXPECT_TRUE(c.add_bias_linear);
@@ -142,7 +144,8 @@ INSTANTIATE_TEST_SUITE_P(
         BadYaml{"lr: 1\n\nlerning_rate: 3\n", ":3: unknown key 'lerning_rate'; did you mean 'learning_rate' (lr)?"},
         BadYaml{"num_layer: 3\n", ":1: unknown key 'num_layer'; did you mean 'num_layers'?"},
         BadYaml{"xyzzyplughfoo: 3\n", ":1: unknown key 'xyzzyplughfoo'; docs/configuration.md lists all keys"},
-        BadYaml{"gradient_accumulation_steps: 4\n", ":1: unknown key 'gradient_accumulation_steps'; it follows from global_batch_size"},
+        BadYaml{"gradient_accumulation_steps: 4\n",
+                ":1: unknown key 'gradient_accumulation_steps'; it follows from global_batch_size"},
         BadYaml{"a:\n  b:\n    lrr: 4\n", ":3: unknown key 'lrr'; did you mean 'lr'?"},
         BadYaml{"lr: -1\n", ":1: lr: found '-1', wanted a number in [0, 1000000]"},
         BadYaml{"lr: fast\n", ":1: lr: found 'fast', wanted a number"},
@@ -151,8 +154,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadYaml{"lr: nan\n", ":1: lr: found 'nan', wanted a number"},
         BadYaml{"lr: inf\n", ":1: lr: found 'inf', wanted a number"},
         BadYaml{"lr: 1e999\n", ":1: lr: found '1e999', wanted a number"},
-        BadYaml{"lr: ''\n", ":1: lr: found '', wanted a number"},
-        BadYaml{"lr:\n", ":1: lr: found nothing, wanted one value"},
+        BadYaml{"lr: ''\n", ":1: lr: found '', wanted a number"}, BadYaml{"lr:\n", ":1: lr: found nothing, wanted one value"},
         BadYaml{"lr: [1]\n", ":1: lr: found a list, wanted one value"},
         BadYaml{"lr: {x: 1}\n", ":1: lr: found a mapping, wanted one value"},
         BadYaml{"num_layers: 2.5\n", ":1: num_layers: found '2.5', wanted a whole number in [1, 10000]"},
@@ -167,15 +169,12 @@ INSTANTIATE_TEST_SUITE_P(
         BadYaml{"comm_timeout_s: 3d\n", ":1: comm_timeout_s: found '3d', wanted a number in [0.1, 1000000] (seconds)"},
         BadYaml{"data: \"a\\nb\"\n", ":1: data: found 'a\\x0ab', wanted UTF-8 text without control characters"},
         BadYaml{"data: \"\\xe9\"\nlr: \"1\\n\"\n", ":2: lr: found '1\\x0a', wanted a number"},
-        BadYaml{"lr: 1\nlr: 2\n", ":2: lr is already set at "},
-        BadYaml{"lr: 1\nlearning_rate: 2\n", ":2: lr is already set at "},
+        BadYaml{"lr: 1\nlr: 2\n", ":2: lr is already set at "}, BadYaml{"lr: 1\nlearning_rate: 2\n", ":2: lr is already set at "},
         BadYaml{"- lr\n", ":1: found a list, wanted a mapping of keys to values"},
         BadYaml{"lr\n", ":1: found a single value, wanted a mapping"},
         BadYaml{"lr: 1\n---\nlr: 2\n", ":2: found more after the end of the mapping, wanted one document"},
-        BadYaml{"? [a]\n: 1\n", ":1: found a key that is no word"},
-        BadYaml{"lr: 1\nx: [1, 2\n", ":3:1: not YAML: "},
-        BadYaml{"lr: 1\n  seed: 2\n", ":2:7: not YAML: "},
-        BadYaml{"lr: *nowhere\n", ":1:5: not YAML: "},
+        BadYaml{"? [a]\n: 1\n", ":1: found a key that is no word"}, BadYaml{"lr: 1\nx: [1, 2\n", ":3:1: not YAML: "},
+        BadYaml{"lr: 1\n  seed: 2\n", ":2:7: not YAML: "}, BadYaml{"lr: *nowhere\n", ":1:5: not YAML: "},
         BadYaml{"a: &a\n  b: *a\n", ":1: groups are nested deeper than 8"}));
 
 TEST(RunConfig, ManyAliasesOfAnEmptyGroupEnd) {
@@ -198,7 +197,8 @@ TEST(RunConfig, DeepBracketsAreRefused) {
 
 TEST(RunConfig, FilesThatAreNone) {
   const std::string folder = std::filesystem::temp_directory_path().string();
-  expect_part(refusal([&] { load_config(folder + "/missing/run.yaml", {}); }), "run.yaml: cannot open: No such file or directory");
+  expect_part(refusal([&] { load_config(folder + "/missing/run.yaml", {}); }),
+              "run.yaml: cannot open: No such file or directory");
   expect_part(refusal([&] { load_config(folder, {}); }), folder + ": found a directory, wanted a YAML configuration");
   expect_part(refusal([&] { from_yaml(std::string(2 << 20, '\n')); }), "larger than 1 MiB");
 }
@@ -224,7 +224,8 @@ INSTANTIATE_TEST_SUITE_P(
                       BadArguments{{"--lr"}, "--lr: found 'true', wanted a number"},
                       BadArguments{{"--learning-rate=x"}, "--learning-rate: lr: found 'x', wanted a number"},
                       BadArguments{{"--hidden-dropout", "2"}, "--hidden-dropout: found '2', wanted a number in [0, 1)"},
-                      BadArguments{{"--learning-rat", "1"}, "--learning-rat: unknown key 'learning-rat'; did you mean 'learning_rate' (lr)?"},
+                      BadArguments{{"--learning-rat", "1"},
+                                   "--learning-rat: unknown key 'learning-rat'; did you mean 'learning_rate' (lr)?"},
                       BadArguments{{"--=1"}, "--: unknown key ''"},
                       BadArguments{{"--"}, "command line: found '--', wanted --key value"},
                       BadArguments{{"lr", "1"}, "command line: found 'lr', wanted --key value"},
@@ -241,7 +242,8 @@ TEST(FinalizeConfig, FillsInDerivedValues) {
 TEST(FinalizeConfig, GlobalBatchShowsAllNumbersAndWhatWouldDo) {
   RunConfig c = from_yaml("micro_batch_size: 4\nglobal_batch_size: 30\n");
   expect_part(refusal([&] { finalize_config(c, 3); }),
-              "global_batch_size: found 30, wanted a multiple of micro_batch_size (4) x ranks (3) = 12; 24 or 36 would do, or micro_batch_size 2");
+              "global_batch_size: found 30, wanted a multiple of micro_batch_size (4) x ranks (3) = 12; 24 or 36 would do, or "
+              "micro_batch_size 2");
   RunConfig small = from_yaml("micro_batch_size: 4\nglobal_batch_size: 5\n");
   expect_part(refusal([&] { finalize_config(small, 2); }), "= 8; 8 would do");
 }
@@ -257,7 +259,8 @@ TEST(FinalizeConfig, SuggestedValuesDo) {
 
 TEST(FinalizeConfig, RelationsBetweenKeys) {
   RunConfig heads = from_yaml("hidden_size: 100\nnum_attention_heads: 3\n");
-  expect_part(refusal([&] { finalize_config(heads, 1); }), "num_attention_heads: found 3, wanted a divisor of hidden_size (100); hidden_size 99 or 102 would do");
+  expect_part(refusal([&] { finalize_config(heads, 1); }),
+              "num_attention_heads: found 3, wanted a divisor of hidden_size (100); hidden_size 99 or 102 would do");
   RunConfig rates = from_yaml("lr: 1e-5\n");
   expect_part(refusal([&] { finalize_config(rates, 1); }), "min_lr: found 0.0001, wanted at most lr (1e-05)");
   RunConfig constant = from_yaml("lr: 1e-5\nlr_decay_style: constant\n");
@@ -280,9 +283,7 @@ TEST(ToYaml, ReadsBackEqual) {
   EXPECT_EQ(read.data, c.data);
 }
 
-TEST(ToYaml, ShortDoubles) {
-  EXPECT_NE(to_yaml(RunConfig{}).find("\nlr: 0.001\n"), std::string::npos) << to_yaml(RunConfig{});
-}
+TEST(ToYaml, ShortDoubles) { EXPECT_NE(to_yaml(RunConfig{}).find("\nlr: 0.001\n"), std::string::npos) << to_yaml(RunConfig{}); }
 
 TEST(ConfigHelp, NamesEveryKeyWithDefault) {
   const std::string help = config_help();

@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <set>
 
 #include <fcntl.h>
@@ -10,6 +11,7 @@
 #include <unistd.h>
 
 #include "comm/base/error.h"
+#include "worker/data/check_tokens.h"
 #include "worker/data/token_file.h"
 
 namespace muster::worker {
@@ -68,8 +70,7 @@ std::string refusal(const RunConfig& config) {
   return "no error";
 }
 
-#define EXPECT_REFUSED(config, part) \
-  EXPECT_NE(refusal(config).find(part), std::string::npos) << refusal(config)
+#define EXPECT_REFUSED(config, part) EXPECT_NE(refusal(config).find(part), std::string::npos) << refusal(config)
 
 TEST_F(DatasetTest, TextBecomesSortedCharacters) {
   const Dataset data = open_dataset(config(write("t.txt", "hello world, hello all"), 2));
@@ -123,14 +124,17 @@ TEST_F(DatasetTest, OffsetsAre64Bit) {
 TEST_F(DatasetTest, BadFilesAreNamed) {
   EXPECT_REFUSED(config(folder_ + "/missing.txt"), "missing.txt: found no such file");
   EXPECT_REFUSED(config(folder_ + "/missing.bin"), "missing.bin: found no such file");
-  EXPECT_REFUSED(config(folder_), "found no such file");
+  EXPECT_REFUSED(config(folder_), "found a directory, wanted a text");
+  EXPECT_REFUSED(config("/dev/null"), "found a special file, wanted a text");
   EXPECT_REFUSED(config(""), "give --data FILE");
   EXPECT_REFUSED(config(write("empty.txt", "")), "found an empty file");
   EXPECT_REFUSED(config(write("empty.bin", "")), "found an empty file");
-  EXPECT_REFUSED(config(write("short.txt", "abcdefghij"), 64), "training part: found 9 tokens, wanted at least seq_length + 1 = 65");
+  EXPECT_REFUSED(config(write("short.txt", "abcdefghij"), 64),
+                 "training part: found 9 tokens, wanted at least seq_length + 1 = 65");
   EXPECT_REFUSED(config(write("shortval.txt", "abcdefghijabcdefghij"), 4), "validation part: found 2 tokens");
   EXPECT_REFUSED(config(write("odd.bin", "abc")), "found 3 bytes, wanted an even number");
-  EXPECT_REFUSED(config(write("cut.bin", header(20240520, 1, 100) + std::string(150, 'x'))), "found 150 bytes of tokens, wanted 200");
+  EXPECT_REFUSED(config(write("cut.bin", header(20240520, 1, 100) + std::string(150, 'x'))),
+                 "found 150 bytes of tokens, wanted 200");
   EXPECT_REFUSED(config(write("cut.bin", header(20240520, 1, 100).substr(0, 20))), "the file is truncated");
   EXPECT_REFUSED(config(write("long.bin", header(20240801, 7, 2) + std::string(12, 'x'))), "longer than its header says");
   EXPECT_REFUSED(config(write("version.bin", header(20240520, 3, 0))), "magic 20240520 with version 3, wanted version 1");
@@ -147,6 +151,46 @@ TEST_F(DatasetTest, TokenBeyondTheVocabularyIsNamedWithItsPosition) {
   EXPECT_REFUSED(c, "token 99 at position 69000, wanted ids below vocab_size (50)");
   c.vocab_size = 128;
   EXPECT_EQ(open_dataset(c).vocab_size, 128);
+}
+
+TEST_F(DatasetTest, ValidationTextOfItsOwn) {
+  RunConfig c = config(write("train.txt", "abcabcabc"));
+  c.val_data = write("val.txt", "cccab");
+  const Dataset data = open_dataset(c);
+  EXPECT_EQ(data.train->size(), 9);
+  EXPECT_EQ(all_tokens(*data.val), (std::vector<int64_t>{2, 2, 2, 0, 1}));
+  c.val_data = write("other.txt", "abcxyz");
+  EXPECT_REFUSED(c, "other.txt: byte 120 at position 3 is not in the vocabulary of 3 characters");
+}
+
+// Token 1 everywhere but where it is said.
+class Ones : public TokenStream {
+ public:
+  explicit Ones(std::map<int64_t, int64_t> others) : others_(std::move(others)) {}
+  int64_t size() const override { return int64_t{40} << 20; }
+  void read(int64_t at, int64_t count, int64_t* out) const override {
+    std::fill_n(out, count, 1);
+    for (auto it = others_.lower_bound(at); it != others_.end() && it->first < at + count; ++it) out[it->first - at] = it->second;
+  }
+
+ private:
+  std::map<int64_t, int64_t> others_;
+};
+
+TEST(CheckTokens, LargeStreamsAreReadToTheEnd) {
+  const int64_t last = (int64_t{40} << 20) - 1;
+  EXPECT_EQ(check_tokens("x", Ones({}), 0), 1);
+  EXPECT_EQ(check_tokens("x", Ones({{last, 77}, {3, 4}}), 0), 77);
+  EXPECT_EQ(check_tokens("x", Ones({{5, 77}, {6, 0}}), 78), 77);
+}
+
+TEST(CheckTokens, TheFirstOfSeveralIsNamed) {
+  try {
+    check_tokens("big.bin", Ones({{5000000, 90}, {39000000, 80}}), 50);
+    FAIL();
+  } catch (const InputError& e) {
+    EXPECT_STREQ(e.what(), "big.bin: token 90 at position 5000000, wanted ids below vocab_size (50)");
+  }
 }
 
 TEST(SampleStart, IsAFunctionOfSeedAndSampleWithinTheStream) {

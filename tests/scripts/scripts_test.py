@@ -82,12 +82,14 @@ class Setup(ScriptCase):
 
 
 class Quickstart(ScriptCase):
+    METRICS = '{"step": 1, "loss": 4.0}\n{"step": 250, "val_loss": 2.5}\n{"step": 500, "val_loss": 1.9}'
+
     def setUp(self):
         super().setUp()
         self.program(self.root / "scripts/setup", "true")
         self.program(self.root / "scripts/build", "true")
-        self.program(self.root / "build/bin/muster", f'echo "$*" > {self.root}/arguments', 'while [[ $1 != --run-dir ]]; do shift; done', 'mkdir -p "$2"',
-                     """printf '{"step": 1, "loss": 4.0}\\n{"step": 250, "val_loss": 2.5}\\n{"step": 500, "val_loss": 1.9}\\n' > "$2/metrics.jsonl" """)
+        self.program(self.root / "build/bin/muster", f'echo "$*" > {self.root}/arguments', 'while [[ $1 != --run-dir ]]; do shift; done',
+                     'mkdir -p "$2"', f"cat > \"$2/metrics.jsonl\" <<'X'\n{self.METRICS}\nX")
         self.program(self.fakes / "curl", "exit 6")
 
     def arguments(self):
@@ -145,8 +147,8 @@ class Test(ScriptCase):
         self.program(self.root / "scripts/build", f'echo "$*" > {self.root}/build-arguments')
 
     def report(self, cases, exit_code=0):
-        self.program(self.fakes / "ctest", f'echo "$*" > {self.root}/ctest-arguments', 'while [[ $1 != --output-junit ]]; do shift; done',
-                     f"cat > $2 <<'X'\n{self.REPORT.format(cases)}\nX", f"exit {exit_code}")
+        self.program(self.fakes / "ctest", f'echo "$*" > {self.root}/ctest-arguments',
+                     'while [[ $1 != --output-junit ]]; do shift; done', f"cat > $2 <<'X'\n{self.REPORT.format(cases)}\nX", f"exit {exit_code}")
 
     def test_counts_and_lists_skipped_tests(self):
         self.report(self.SKIPPED)
@@ -182,7 +184,8 @@ class CheckIncludes(unittest.TestCase):
     def check(self, path, text):
         with tempfile.TemporaryDirectory(prefix="muster-includes-") as folder:
             root = pathlib.Path(folder)
-            for name in ("comm/base/error.h", "comm/collective/x.h", "sharding/x.h", "worker/train/x.h", "worker/config/c.h", "launcher/l.h", path):
+            for name in ("comm/base/error.h", "comm/collective/x.h", "sharding/x.h", "worker/train/x.h", "worker/config/c.h",
+                         "launcher/l.h", path):
                 (root / name).parent.mkdir(parents=True, exist_ok=True)
                 (root / name).touch()
             (root / path).write_text(text)
@@ -198,7 +201,8 @@ class CheckIncludes(unittest.TestCase):
         for path, included, right in (
             ("comm/a.cc", "comm/base/error.h", True), ("comm/a.cc", "sharding/x.h", False), ("comm/a.cc", "launcher/l.h", False),
             ("comm/base/a.cc", "comm/collective/x.h", False), ("sharding/a.cc", "comm/collective/x.h", True),
-            ("sharding/a.h", "worker/train/x.h", False), ("worker/a.cc", "sharding/x.h", True), ("worker/a.cc", "launcher/l.h", False),
+            ("sharding/a.h", "worker/train/x.h", False), ("worker/a.cc", "sharding/x.h", True),
+            ("worker/a.cc", "launcher/l.h", False),
             ("worker/config/a.cc", "comm/base/error.h", True), ("worker/config/a.cc", "worker/train/x.h", False),
             ("launcher/a.cc", "worker/config/c.h", True), ("launcher/a.cc", "worker/train/x.h", False),
             ("launcher/a.cc", "sharding/x.h", False), ("tests/a.cc", "launcher/l.h", True), ("comm/a.cc", "error.h", False),
@@ -207,8 +211,9 @@ class CheckIncludes(unittest.TestCase):
 
     def test_libtorch(self):
         for path, included, right in (
-            ("comm/a.h", "ATen/core/Tensor.h", False), ("comm/a.cc", "ATen/core/Tensor.h", True), ("comm/collective/a.h", "ATen/core/Tensor.h", True),
-            ("launcher/a.h", "c10/core/Device.h", False), ("worker/config/a.h", "torch/types.h", False), ("worker/a.h", "ATen/core/Tensor.h", True),
+            ("comm/a.h", "ATen/core/Tensor.h", False), ("comm/a.cc", "ATen/core/Tensor.h", True),
+            ("comm/collective/a.h", "ATen/core/Tensor.h", True), ("launcher/a.h", "c10/core/Device.h", False),
+            ("worker/config/a.h", "torch/types.h", False), ("worker/a.h", "ATen/core/Tensor.h", True),
             ("worker/a.cc", "torch/torch.h", False), ("tests/a.cc", "ATen/ATen.h", False),
         ):
             self.assertEqual(self.check(path, f"#include <{included}>\n"), right, f"{path} includes {included}")
@@ -218,9 +223,10 @@ class ShellCheck(unittest.TestCase):
     def test_scripts(self):
         if not shutil.which("shellcheck"):
             self.skipTest("no shellcheck here")
-        scripts = [p for p in (ROOT / "scripts").iterdir() if p.is_file() and p.read_bytes().startswith((b"#!/usr/bin/env bash", b"# shellcheck"))]
+        heads = (b"#!/usr/bin/env bash", b"# shellcheck")
+        scripts = [p for p in (ROOT / "scripts").iterdir() if p.is_file() and p.read_bytes().startswith(heads)] + [ROOT / ".ci/run"]
         self.assertLess(5, len(scripts))
-        done = subprocess.run(["shellcheck", "-x", "-S", "warning", *scripts, ROOT / ".ci/run"], cwd=ROOT, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(["shellcheck", "-x", "-S", "warning", *scripts], cwd=ROOT, capture_output=True, text=True, timeout=60)
         self.assertEqual(done.returncode, 0, done.stdout)
 
 

@@ -18,13 +18,15 @@ namespace {
 constexpr double kMax = 9.0e15;  // integers beyond are refused: they would not survive a double
 
 template <typename M>
-ConfigKey number(std::string group, std::string name, M member, double low, double high, std::string unit, std::string help, bool open_high = false) {
+ConfigKey number(std::string group, std::string name, M member, double low, double high, std::string unit, std::string help,
+                 bool open_high = false) {
   return {std::move(name), std::move(group), member, std::move(unit), std::move(help), low, high, open_high, {}};
 }
-ConfigKey flag(std::string group, std::string name, bool RunConfig::* member, std::string help) {
+ConfigKey flag(std::string group, std::string name, bool RunConfig::*member, std::string help) {
   return {std::move(name), std::move(group), member, "", std::move(help), 0, 0, false, {}};
 }
-ConfigKey word(std::string group, std::string name, std::string RunConfig::* member, std::string help, std::vector<std::string> choices = {}) {
+ConfigKey word(std::string group, std::string name, std::string RunConfig::*member, std::string help,
+               std::vector<std::string> choices = {}) {
   return {std::move(name), std::move(group), member, "", std::move(help), 0, 0, false, std::move(choices)};
 }
 
@@ -37,7 +39,8 @@ std::vector<ConfigKey> build_keys() {
       number("model", "hidden_size", &C::hidden_size, 1, 1 << 20, "", "width of the residual stream"),
       number("model", "seq_length", &C::seq_length, 1, 1 << 24, "tokens", "context"),
       number("model", "vocab_size", &C::vocab_size, 0, 1 << 30, "tokens", "0: from the data"),
-      number("model", "hidden_dropout", &C::hidden_dropout, 0, 1, "", "dropout of embeddings and of what blocks add to the residual stream", true),
+      number("model", "hidden_dropout", &C::hidden_dropout, 0, 1, "",
+             "dropout of embeddings and of what blocks add to the residual stream", true),
       number("model", "attention_dropout", &C::attention_dropout, 0, 1, "", "dropout of attention probabilities", true),
       flag("model", "add_bias_linear", &C::add_bias_linear, "bias in linear layers and layer norms"),
       flag("model", "untie_embeddings_and_output_weights", &C::untie_embeddings_and_output_weights, "a head of its own"),
@@ -46,7 +49,8 @@ std::vector<ConfigKey> build_keys() {
       word("data", "data_format", &C::data_format, "what data is", {"auto", "text", "uint16", "llmc"}),
       number("data", "val_fraction", &C::val_fraction, 0, 1, "", "part of data kept for validation", true),
       number("batch", "micro_batch_size", &C::micro_batch_size, 1, 1 << 24, "sequences", "of a rank and forward pass"),
-      number("batch", "global_batch_size", &C::global_batch_size, 0, 1 << 30, "sequences", "of a step over all ranks; 0: micro_batch_size * ranks"),
+      number("batch", "global_batch_size", &C::global_batch_size, 0, 1 << 30, "sequences",
+             "of a step over all ranks; 0: micro_batch_size * ranks"),
       word("optimizer", "optimizer", &C::optimizer, "", {"adamw"}),
       number("optimizer", "lr", &C::lr, 0, 1e6, "", "highest learning rate"),
       number("optimizer", "min_lr", &C::min_lr, 0, 1e6, "", "learning rate after the decay"),
@@ -118,7 +122,8 @@ bool is_control(char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x
 
 // Keys that other programs set and that follow from others here.
 std::string derived_key_hint(const std::string& name) {
-  if (name == "gradient_accumulation_steps") return "it follows from global_batch_size / (micro_batch_size x ranks); set global_batch_size";
+  if (name == "gradient_accumulation_steps")
+    return "it follows from global_batch_size / (micro_batch_size x ranks); set global_batch_size";
   if (name == "decay_lr") return "set lr_decay_style (cosine, linear, constant)";
   if (name == "world_size" || name == "data_parallel_size") return "it is the number of ranks: muster launch -n N";
   return "";
@@ -164,7 +169,8 @@ T checked_number(const ConfigKey& key, const std::string& text, const std::strin
   const double v = value ? static_cast<double>(*value) : std::numeric_limits<double>::quiet_NaN();
   if (!std::isfinite(v) || v < key.low || v > key.high || (key.open_high && v >= key.high)) {
     const char* type = std::is_same_v<T, double> ? "a number" : "a whole number";
-    refuse("{}: found '{}', wanted {} {}{}", subject(key, where), shown(text), type, range_of(key), key.unit.empty() ? "" : " (" + key.unit + ")");
+    refuse("{}: found '{}', wanted {} {}{}", subject(key, where), shown(text), type, range_of(key),
+           key.unit.empty() ? "" : " (" + key.unit + ")");
   }
   return *value;
 }
@@ -181,7 +187,8 @@ bool parse_flag(const ConfigKey& key, const std::string& text, const std::string
 
 std::string checked_word(const ConfigKey& key, const std::string& text, const std::string& where) {
   if (!key.choices.empty() && std::find(key.choices.begin(), key.choices.end(), text) == key.choices.end()) {
-    refuse("{}: found '{}', wanted {}{}", subject(key, where), shown(text), key.choices.size() > 1 ? "one of " : "", fmt::join(key.choices, ", "));
+    refuse("{}: found '{}', wanted {}{}", subject(key, where), shown(text), key.choices.size() > 1 ? "one of " : "",
+           fmt::join(key.choices, ", "));
   }
   if (!valid_utf8(text) || std::any_of(text.begin(), text.end(), is_control)) {
     refuse("{}: found '{}', wanted UTF-8 text without control characters", subject(key, where), shown(text));
@@ -267,7 +274,8 @@ std::string unknown_key_message(std::string_view name) {
     if (d < best_distance) best = shown_as, best_distance = d;
   };
   for (const auto& key : config_keys()) offer(key.name, fmt::format("'{}'", key.name));
-  for (const auto& alias : config_aliases()) offer(alias.alias, fmt::format("'{}' ({})", alias.alias, fmt::join(alias.keys, ", ")));
+  for (const auto& alias : config_aliases())
+    offer(alias.alias, fmt::format("'{}' ({})", alias.alias, fmt::join(alias.keys, ", ")));
   return best.empty() ? unknown + "; docs/configuration.md lists all keys" : fmt::format("{}; did you mean {}?", unknown, best);
 }
 

@@ -16,9 +16,9 @@ struct ConfigKey {
   std::string name, group;
   Member member;
   std::string unit, help;
-  double low = 0, high = 0;              // inclusive bounds of numbers; unit "seconds" also reads 500ms, 30s, 10m, 2h
-  bool open_high = false;                // high itself is refused
-  std::vector<std::string> choices;      // of strings; empty: any
+  double low = 0, high = 0;          // inclusive bounds of numbers; unit "seconds" also reads 500ms, 30s, 10m, 2h
+  bool open_high = false;            // high itself is refused
+  std::vector<std::string> choices;  // of strings; empty: any
 };
 
 const std::vector<ConfigKey>& config_keys();

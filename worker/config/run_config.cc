@@ -26,7 +26,8 @@ std::string read_file(const std::string& path) {
   if (!in) refuse("{}: cannot open: {}; wanted a YAML configuration", path, std::strerror(errno));
   std::string text;
   char block[4096];
-  while (text.size() <= kLargestFile && (in.read(block, sizeof block), in.gcount() > 0)) text.append(block, static_cast<size_t>(in.gcount()));
+  while (text.size() <= kLargestFile && (in.read(block, sizeof block), in.gcount() > 0))
+    text.append(block, static_cast<size_t>(in.gcount()));
   if (text.size() > kLargestFile) refuse("{}: larger than 1 MiB, wanted a YAML configuration", path);
   return text;
 }
@@ -84,14 +85,15 @@ std::vector<Override> parse_overrides(const std::vector<std::string>& arguments)
 void finalize_config(RunConfig& c, int world_size) {
   MUSTER_CHECK_LT(0, world_size);
   if (c.hidden_size % c.num_attention_heads != 0) {
-    refuse("num_attention_heads: found {}, wanted a divisor of hidden_size ({}); hidden_size {} would do", c.num_attention_heads, c.hidden_size,
-           nearest_multiples(c.hidden_size, c.num_attention_heads));
+    refuse("num_attention_heads: found {}, wanted a divisor of hidden_size ({}); hidden_size {} would do", c.num_attention_heads,
+           c.hidden_size, nearest_multiples(c.hidden_size, c.num_attention_heads));
   }
   const int64_t quantum = c.micro_batch_size * world_size;
   if (c.global_batch_size == 0) c.global_batch_size = quantum;
   if (c.global_batch_size % quantum != 0) {
-    refuse("global_batch_size: found {}, wanted a multiple of micro_batch_size ({}) x ranks ({}) = {}; {} would do{}", c.global_batch_size,
-           c.micro_batch_size, world_size, quantum, nearest_multiples(c.global_batch_size, quantum), micro_batch_hint(c, world_size));
+    refuse("global_batch_size: found {}, wanted a multiple of micro_batch_size ({}) x ranks ({}) = {}; {} would do{}",
+           c.global_batch_size, c.micro_batch_size, world_size, quantum, nearest_multiples(c.global_batch_size, quantum),
+           micro_batch_hint(c, world_size));
   }
   if (c.lr_decay_iters == 0) c.lr_decay_iters = c.train_iters;
   if (c.min_lr > c.lr && c.lr_decay_style != "constant") refuse("min_lr: found {}, wanted at most lr ({})", c.min_lr, c.lr);
@@ -109,8 +111,8 @@ std::string config_help() {
   for (const auto& key : config_keys()) {
     if (key.group != group) out += fmt::format("{}{}:\n", group.empty() ? "" : "\n", group = key.group);
     const std::string value = get_key(defaults, key);
-    out += fmt::format("  --{:<38}{:<10} {}{}{}\n", key.name, value.empty() ? "''" : value, key.help, key.help.empty() || key.unit.empty() ? "" : ", ",
-                       key.unit);
+    out += fmt::format("  --{:<38}{:<10} {}{}{}\n", key.name, value.empty() ? "''" : value, key.help,
+                       key.help.empty() || key.unit.empty() ? "" : ", ", key.unit);
     if (!key.choices.empty()) out += fmt::format("  {:<50} one of {}\n", "", fmt::join(key.choices, ", "));
   }
   return out;

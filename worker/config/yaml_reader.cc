@@ -18,7 +18,8 @@ constexpr int kDeepestGroup = 8, kMostEntries = 1000;
 // "model", "data" and "optimizer" are groups of the table and keys as well.
 bool may_be_group(const std::string& name) {
   const auto& keys = config_keys();
-  return find_keys(name).empty() || std::any_of(keys.begin(), keys.end(), [&](const ConfigKey& key) { return key.group == name; });
+  return find_keys(name).empty() ||
+         std::any_of(keys.begin(), keys.end(), [&](const ConfigKey& key) { return key.group == name; });
 }
 
 class DocumentStart : public YAML::EventHandler {
@@ -50,7 +51,8 @@ class YamlReader {
 
   void read(const std::string& text) {
     try {
-      if (const int line = line_of_second_document(text); line > 0) refuse("{}:{}: found more after the end of the mapping, wanted one document", path_, line);
+      if (const int line = line_of_second_document(text); line > 0)
+        refuse("{}:{}: found more after the end of the mapping, wanted one document", path_, line);
       read_mapping(YAML::Load(text), 0);
     } catch (const YAML::Exception& e) {
       refuse("{}:{}:{}: not YAML: {}", path_, e.mark.line + 1, e.mark.column + 1, shown(e.msg));
@@ -62,7 +64,8 @@ class YamlReader {
 
   void read_mapping(const YAML::Node& node, int depth) {
     if (node.IsNull()) return;
-    if (!node.IsMap()) refuse("{}: found {}, wanted a mapping of keys to values", where(node), node.IsSequence() ? "a list" : "a single value");
+    if (!node.IsMap())
+      refuse("{}: found {}, wanted a mapping of keys to values", where(node), node.IsSequence() ? "a list" : "a single value");
     // A YAML alias can make a mapping contain itself, or itself twice at each level.
     if (depth > kDeepestGroup) refuse("{}: groups are nested deeper than {}", where(node), kDeepestGroup);
     for (const auto& entry : node) read_entry(entry.first, entry.second, depth);
@@ -78,7 +81,10 @@ class YamlReader {
 
   void set_once(const ConfigKey& key, const YAML::Node& name, const YAML::Node& value) {
     if (!value.IsScalar()) {
-      refuse("{}: {}: found {}, wanted one value", where(name), key.name, value.IsNull() ? "nothing" : value.IsMap() ? "a mapping" : "a list");
+      refuse("{}: {}: found {}, wanted one value", where(name), key.name,
+             value.IsNull()  ? "nothing"
+             : value.IsMap() ? "a mapping"
+                             : "a list");
     }
     const auto [earlier, fresh] = seen_.emplace(key.name, where(name));
     if (!fresh) refuse("{}: {} is already set at {}", where(name), key.name, earlier->second);

@@ -58,7 +58,8 @@ int64_t check_tokens(const std::string& path, const TokenStream& stream, int64_t
   }
   int64_t highest = 0;
   for (const Part& part : parts) {
-    if (part.bad_at != kNone) refuse("{}: token {} at position {}, wanted ids below vocab_size ({})", path, part.bad_token, part.bad_at, vocab_size);
+    if (part.bad_at != kNone)
+      refuse("{}: token {} at position {}, wanted ids below vocab_size ({})", path, part.bad_token, part.bad_at, vocab_size);
     highest = std::max(highest, part.highest);
   }
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

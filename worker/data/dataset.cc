@@ -17,7 +17,8 @@ namespace {
 // Part of another stream.
 class Slice : public TokenStream {
  public:
-  Slice(std::shared_ptr<TokenStream> whole, int64_t begin, int64_t end) : whole_(std::move(whole)), begin_(begin), size_(end - begin) {}
+  Slice(std::shared_ptr<TokenStream> whole, int64_t begin, int64_t end)
+      : whole_(std::move(whole)), begin_(begin), size_(end - begin) {}
   int64_t size() const override { return size_; }
   void read(int64_t at, int64_t count, int64_t* out) const override {
     MUSTER_CHECK_LE(0, at);
@@ -55,10 +56,12 @@ std::string read_text(const std::string& path) {
   std::error_code error;
   const auto status = std::filesystem::status(path, error);
   if (!std::filesystem::exists(status)) refuse("{}: found no such file, wanted a text", path);
-  if (!std::filesystem::is_regular_file(status)) refuse("{}: found {}, wanted a text", path, is_directory(status) ? "a directory" : "a special file");
+  if (!std::filesystem::is_regular_file(status))
+    refuse("{}: found {}, wanted a text", path, is_directory(status) ? "a directory" : "a special file");
   std::ifstream in(path, std::ios::binary);
   std::string text(std::filesystem::file_size(path, error), '\0');
-  if (!in || !in.read(text.data(), static_cast<std::streamsize>(text.size()))) refuse("{}: cannot read: {}", path, std::strerror(errno));
+  if (!in || !in.read(text.data(), static_cast<std::streamsize>(text.size())))
+    refuse("{}: cannot read: {}", path, std::strerror(errno));
   if (text.empty()) refuse("{}: found an empty file, wanted a text", path);
   return text;
 }
@@ -98,7 +101,8 @@ Dataset open_text(const RunConfig& config) {
 std::shared_ptr<TokenStream> open_tokens(const std::string& path, const std::string& format) {
   if (!std::filesystem::exists(path)) refuse("{}: found no such file, wanted a token file", path);
   const TokenFormat found = std::filesystem::is_regular_file(path) ? detect_token_format(path) : TokenFormat::kUint16;
-  if (format == "llmc" && found == TokenFormat::kUint16) refuse("{}: found no llm.c header (magic 20240520 or 20240801), wanted one (data_format llmc)", path);
+  if (format == "llmc" && found == TokenFormat::kUint16)
+    refuse("{}: found no llm.c header (magic 20240520 or 20240801), wanted one (data_format llmc)", path);
   return open_token_file(path, format == "uint16" ? TokenFormat::kUint16 : found);
 }
 

@@ -39,9 +39,9 @@ struct Dataset {
   std::shared_ptr<CharVocabulary> characters;  // null for token files
 };
 
-// Opens what config.data / val_data name; a token file is read through once, for its highest token. InputError: missing file, empty text, a part shorter than seq_length + 1 tokens,
-// truncated or wrong-magic token file, token id >= vocabulary (position named).
-// Text: first (1 - val_fraction) of the characters are the training part, the rest validation (nanoGPT's int(n * 0.9)).
+// Opens what config.data / val_data name; a token file is read through once, for its highest token. InputError: missing file,
+// empty text, a part shorter than seq_length + 1 tokens, truncated or wrong-magic token file, token id >= vocabulary (position
+// named). Text: first (1 - val_fraction) of the characters are the training part, the rest validation (nanoGPT's int(n * 0.9)).
 Dataset open_dataset(const RunConfig& config);
 
 // The start of training sequence number `sample` (counted over the whole run, across ranks): a function of (seed, sample)

@@ -45,7 +45,8 @@ class Mapping {
     size_ = info.st_size;
     if (S_ISREG(info.st_mode) && size_ > 0) data_ = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, fd, 0);
     ::close(fd);
-    if (!S_ISREG(info.st_mode)) refuse("{}: found {}, wanted a regular file", path, S_ISDIR(info.st_mode) ? "a directory" : "a special file");
+    if (!S_ISREG(info.st_mode))
+      refuse("{}: found {}, wanted a regular file", path, S_ISDIR(info.st_mode) ? "a directory" : "a special file");
     if (size_ == 0) refuse("{}: found an empty file, wanted tokens", path);
     if (data_ == MAP_FAILED) refuse("{}: cannot map {} bytes: {}", path, size_, std::strerror(errno));
   }
@@ -65,7 +66,9 @@ template <typename T>
 class MappedTokens : public TokenStream {
  public:
   MappedTokens(std::shared_ptr<Mapping> mapping, int64_t skip_bytes)
-      : mapping_(std::move(mapping)), bytes_(mapping_->data() + skip_bytes), size_((mapping_->size() - skip_bytes) / static_cast<int64_t>(sizeof(T))) {}
+      : mapping_(std::move(mapping)),
+        bytes_(mapping_->data() + skip_bytes),
+        size_((mapping_->size() - skip_bytes) / static_cast<int64_t>(sizeof(T))) {}
   int64_t size() const override { return size_; }
   void read(int64_t at, int64_t count, int64_t* out) const override {
     MUSTER_CHECK_LE(0, at);
@@ -89,11 +92,13 @@ class MappedTokens : public TokenStream {
 TokenFormat detect_token_format(const std::string& path) {
   const Header header = read_header(path);
   if (header.magic == kMagicGpt2) {
-    if (header.version != kVersionGpt2) refuse("{}: magic {} with version {}, wanted version {}", path, header.magic, header.version, kVersionGpt2);
+    if (header.version != kVersionGpt2)
+      refuse("{}: magic {} with version {}, wanted version {}", path, header.magic, header.version, kVersionGpt2);
     return TokenFormat::kLlmcUint16;
   }
   if (header.magic == kMagicLlama3) {
-    if (header.version != kVersionLlama3) refuse("{}: magic {} with version {}, wanted version {}", path, header.magic, header.version, kVersionLlama3);
+    if (header.version != kVersionLlama3)
+      refuse("{}: magic {} with version {}, wanted version {}", path, header.magic, header.version, kVersionLlama3);
     return TokenFormat::kLlmcUint32;
   }
   return TokenFormat::kUint16;
@@ -102,14 +107,16 @@ TokenFormat detect_token_format(const std::string& path) {
 std::shared_ptr<TokenStream> open_token_file(const std::string& path, TokenFormat format) {
   auto mapping = std::make_shared<Mapping>(path);
   if (format == TokenFormat::kUint16) {
-    if (mapping->size() % 2 != 0) refuse("{}: found {} bytes, wanted an even number (uint16 tokens without header)", path, mapping->size());
+    if (mapping->size() % 2 != 0)
+      refuse("{}: found {} bytes, wanted an even number (uint16 tokens without header)", path, mapping->size());
     return std::make_shared<MappedTokens<uint16_t>>(std::move(mapping), 0);
   }
   const int64_t width = format == TokenFormat::kLlmcUint16 ? 2 : 4;
   const int64_t found = mapping->size() - kHeaderBytes, wanted = read_header(path).tokens * width;
   if (found != wanted) {
-    refuse("{}: found {} bytes of tokens, wanted {} ({} tokens of {} bytes in the header); the file is {}", path, std::max<int64_t>(0, found), wanted,
-           wanted / width, width, found < wanted ? "truncated" : "longer than its header says");
+    refuse("{}: found {} bytes of tokens, wanted {} ({} tokens of {} bytes in the header); the file is {}", path,
+           std::max<int64_t>(0, found), wanted, wanted / width, width,
+           found < wanted ? "truncated" : "longer than its header says");
   }
   if (width == 2) return std::make_shared<MappedTokens<uint16_t>>(std::move(mapping), kHeaderBytes);
   return std::make_shared<MappedTokens<uint32_t>>(std::move(mapping), kHeaderBytes);

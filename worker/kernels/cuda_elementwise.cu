@@ -13,7 +13,7 @@ constexpr int kThreads = 256;
 
 // One thread draws for elements 4 i .. 4 i + 3 of a row, so the draw does not depend on the row's width or the grid.
 template <typename T>
-__global__ void dropout_kernel(const T* x, T* y, int64_t rows, int64_t width, uint64_t key, int64_t first_sample, uint64_t threshold, float scale) {
+__global__ void dropout_kernel(const T* x, T* y, int64_t rows, int64_t width, uint64_t key, int64_t first_sample, uint64_t threshold, WideT<T> scale) {
   const int64_t groups = (width + 3) / 4, total = rows * groups;
   for (int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; i < total; i += int64_t{gridDim.x} * blockDim.x) {
     const int64_t row = i / groups, group = i % groups, at = row * width + group * 4;
@@ -121,7 +121,7 @@ at::Tensor dropout_cuda(const at::Tensor& x, const DropoutKey& key) {
   by_cuda_type(x, [&](auto zero) {
     using T = decltype(zero);
     dropout_kernel<<<blocks_for(rows * ((width + 3) / 4), kThreads), kThreads, 0, stream()>>>(
-        pointer<T>(x), pointer<T>(y), rows, width, key.key, key.first_sample, dropout_threshold(key.p), static_cast<float>(1.0 / (1.0 - key.p)));
+        pointer<T>(x), pointer<T>(y), rows, width, key.key, key.first_sample, dropout_threshold(key.p), static_cast<WideT<T>>(1.0 / (1.0 - key.p)));
     C10_CUDA_KERNEL_LAUNCH_CHECK();
   });
   return y;

@@ -3,8 +3,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <vector>
 
 #include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
 
 namespace muster::worker {
 namespace {
@@ -25,24 +28,57 @@ bool on_terminal() {
   return tty && std::strcmp(tty, "1") == 0;
 }
 
+int terminal_columns() {
+  winsize size{};
+  if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
+  const char* columns = std::getenv("COLUMNS");
+  const int n = columns ? std::atoi(columns) : 0;
+  return n > 0 ? n : 80;
+}
+
+constexpr int kGrad = 3, kStepTime = 5, kRate = 2, kTokens = 4, kEta = 6;  // places of parts in the line, least important first
+
 }  // namespace
 
-std::string progress_line(const StepReport& r, int64_t train_iters) {
+std::string progress_line(const StepReport& r, int64_t train_iters, int columns) {
   const std::string total = std::to_string(train_iters);
-  return fmt::format("step {:>{}}/{}  loss {:.4f}  lr {:.2e}  grad {:.3g}  {} tok/s  {:.2f} ms/step  ETA {}", r.step, total.size(), total, r.loss, r.lr,
-                     r.grad_norm, human_rate(r.tokens_per_second), r.step_ms, human_time(static_cast<double>(train_iters - r.step) * r.step_ms / 1e3));
+  std::vector<std::string> parts = {
+      fmt::format("step {:>{}}/{}", r.step, total.size(), total),
+      fmt::format("loss {:.4f}", r.loss),
+      fmt::format("lr {:.2e}", r.lr),
+      fmt::format("grad {:.3g}", r.grad_norm),
+      fmt::format("{} tok/s", human_rate(r.tokens_per_second)),
+      fmt::format("{:.2f} ms/step", r.step_ms),
+      fmt::format("ETA {}", human_time(static_cast<double>(train_iters - r.step) * r.step_ms / 1e3))};
+  const auto line = [&] {
+    std::string out;
+    for (const auto& part : parts) out += (part.empty() || out.empty() ? "" : "  ") + part;
+    return out;
+  };
+  if (columns == 0) return line();
+  for (const int part : {kGrad, kStepTime, kRate, kTokens, kEta}) {
+    if (line().size() < static_cast<size_t>(columns)) break;
+    parts[part].clear();
+  }
+  return line().substr(0, columns - 1);
 }
 
 Console::Console(const RunConfig& config) : train_iters_(config.train_iters), live_(on_terminal()), log_(config.run_dir) {}
 
+Console::~Console() {
+  if (line_open_) std::printf("\n");
+}
+
 void Console::on_step(const StepReport& report) {
   log_.write(report);
-  print(progress_line(report, train_iters_), !live_ || report.step == train_iters_);
+  print(progress_line(report, train_iters_, live_ ? terminal_columns() : 0), !live_ || report.step == train_iters_);
 }
 
 void Console::on_evaluation(const EvaluationReport& report) {
   log_.write(report);
-  print(fmt::format("step {}/{}  validation loss {:.4f} (best {:.4f})", report.step, train_iters_, report.val_loss, report.best_val_loss), true);
+  print(fmt::format("step {}/{}  validation loss {:.4f} (best {:.4f})", report.step, train_iters_, report.val_loss,
+                    report.best_val_loss),
+        true);
 }
 
 // stays: the line ends with a newline; otherwise the next one is written over it.

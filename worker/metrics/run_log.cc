@@ -34,11 +34,14 @@ void RunLog::write(const StepReport& r) {
                  .dump());
 }
 
-void RunLog::write(const EvaluationReport& r) { write_line(nlohmann::ordered_json{{"step", r.step}, {"val_loss", r.val_loss}}.dump()); }
+void RunLog::write(const EvaluationReport& r) {
+  write_line(nlohmann::ordered_json{{"step", r.step}, {"val_loss", r.val_loss}}.dump());
+}
 
 void RunLog::write_line(const std::string& line) {
   if (!file_) return;
-  if (std::fprintf(file_, "%s\n", line.c_str()) < 0 || std::fflush(file_) != 0) refuse("{}: cannot write: {}; free some space", path_, std::strerror(errno));
+  if (std::fprintf(file_, "%s\n", line.c_str()) < 0 || std::fflush(file_) != 0)
+    refuse("{}: cannot write: {}; free some space", path_, std::strerror(errno));
 }
 
 }  // namespace muster::worker

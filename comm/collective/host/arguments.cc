@@ -18,8 +18,6 @@ DType dtype_of(const at::Tensor& tensor) {
 
 DType checked(OpKind kind, const at::Tensor& tensor) {
   MUSTER_CHECK(tensor.defined());
-  if (!tensor.device().is_cpu())
-    throw CheckError(fmt::format("{} of a tensor on {}; wanted cpu", comm::to_string(kind), tensor.device().str()));
   if (!tensor.is_contiguous()) throw CheckError(fmt::format("{} of a tensor that is not contiguous", comm::to_string(kind)));
   return dtype_of(tensor);
 }
@@ -56,6 +54,10 @@ Operation point_to_point(OpKind kind, const at::Tensor& tensor, int peer, int ra
 }
 
 }  // namespace
+
+void require_cpu(const at::Tensor& tensor) {
+  if (!tensor.device().is_cpu()) throw CheckError(fmt::format("collective of a tensor on {}; the host backend wants cpu", tensor.device().str()));
+}
 
 Operation all_reduce_operation(const at::Tensor& inout, ReduceOp op) {
   const DType dtype = checked_to_reduce(OpKind::kAllReduce, inout);

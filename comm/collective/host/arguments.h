@@ -1,11 +1,14 @@
 #pragma once
-// What a collective accepts: checked before anything is sent, the same on every backend of CPU tensors.
+// What a collective accepts: checked before anything is sent, the same on the host and the loopback backend.
 
 #include "comm/collective/host/operation.h"
 
 namespace muster::comm::host {
 
-// Each throws CheckError for a tensor that is not on the CPU, not contiguous, of a dtype the operation cannot take or of the
+// CheckError for a tensor on another device.
+void require_cpu(const at::Tensor& tensor);
+
+// Each throws CheckError for a tensor that is not contiguous, of a dtype the operation cannot take or of the
 // wrong size, and for a rank outside [0, size). The operation holds raw pointers: the caller keeps the tensors alive.
 Operation all_reduce_operation(const at::Tensor& inout, ReduceOp op);
 Operation reduce_scatter_operation(const at::Tensor& out, const at::Tensor& in, ReduceOp op, int size);

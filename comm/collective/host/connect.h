@@ -8,8 +8,8 @@ namespace muster::comm::host {
 
 // Collective over the rendezvous. Blocks until all ranks are connected or the session's timeout passes.
 //
-// auto: shared memory where all ranks share a node (same Place.node and boot id of the kernel), else ZeroMQ over tcp. Where
-// the shared memory cannot be had, ZeroMQ over ipc, with a line in the log.
+// auto: shared memory where all ranks share a node (same Place.node and boot id of the kernel); else, and where the shared
+// memory cannot be had or reached (with a line in the log), ZeroMQ over tcp.
 // Environment, the same on all ranks:
 //   MUSTER_HOST_TRANSPORT  shm | ipc | tcp | inproc | auto (default). inproc: ranks are threads of one process.
 //   MUSTER_HOST_ADDRESS    the IPv4 address that tcp binds to. Default: 127.0.0.1 where all ranks share a node, else the

@@ -117,7 +117,12 @@ void Executor::wait(Task& task, Deadline deadline) {
     }
   }
   --waiters_;
-  if (!task.done) throw PeerError(context_of(task.operations.front(), -1, "not done when its deadline passed"));
+  if (!task.done) {
+    lock.unlock();
+    const auto context = context_of(task.operations.front(), -1, "not done when its deadline passed");
+    abort(context);
+    throw PeerError(context);
+  }
   if (task.error) throw PeerError(*task.error);
 }
 

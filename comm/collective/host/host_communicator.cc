@@ -90,6 +90,7 @@ class HostCommunicator : public Communicator {
 
  private:
   WorkPtr issue(Operation operation, std::vector<at::Tensor> tensors) {
+    for (const at::Tensor& tensor : tensors) host::require_cpu(tensor);
     operation.sequence = sequence_++;
     count(operation);
     const TaskPtr task = group_ ? group_ : std::make_shared<Task>();

@@ -43,7 +43,8 @@ std::string own_address(bool one_node) {
   const char* given = std::getenv("MUSTER_HOST_ADDRESS");
   if (given == nullptr || *given == 0) return one_node ? "127.0.0.1" : default_route_address();
   in_addr parsed;
-  if (inet_pton(AF_INET, given, &parsed) != 1) refuse("MUSTER_HOST_ADDRESS: found '{}', wanted an IPv4 address of this node", given);
+  if (inet_pton(AF_INET, given, &parsed) != 1)
+    refuse("MUSTER_HOST_ADDRESS: found '{}', wanted an IPv4 address of this node", given);
   return given;
 }
 

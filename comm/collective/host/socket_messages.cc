@@ -14,7 +14,7 @@ namespace muster::comm::host {
 constexpr milliseconds kPoll{20};
 // How long an ended communicator may still try to deliver.
 constexpr int kLingerMs = 5000, kLingerBrokenMs = 200;
-constexpr milliseconds kFarewell{2000};
+constexpr milliseconds kFarewell{1000};
 
 SocketPath::SocketPath(std::shared_ptr<Session> session, std::string transport, std::unique_ptr<zmq::context_t> own_context,
                        std::vector<std::unique_ptr<Link>> links)
@@ -31,7 +31,10 @@ SocketPath::SocketPath(std::shared_ptr<Session> session, std::string transport, 
 SocketPath::~SocketPath() {
   try {
     say_farewell();
-    for (int rank : poll_ranks_) link(rank).close(session_->fault.broken() ? kLingerBrokenMs : kLingerMs);
+    for (int rank : poll_ranks_) {
+      const bool useful = !session_->fault.broken() && link(rank).broken.empty();
+      link(rank).close(useful ? kLingerMs : kLingerBrokenMs);
+    }
   } catch (const std::exception& error) {
     log_warn("host collective '{}': end of the connections: {}", session_->name, error.what());
   }
@@ -104,8 +107,6 @@ void SocketPath::send_data(int to, const std::byte* data, size_t bytes) {
 Frame SocketPath::receive_data(const Operation& operation, int from_rank, size_t bytes) {
   const int from = (from_rank + size_) % size_;
   Link& peer = link(from);
-  if (peer.data.empty()) peer.drain();
-  if (peer.data.empty()) await(operation, [&](int rank) { return rank != from || !peer.data.empty() || has_entered(from); });
   await(operation, [&](int rank) { return rank != from || has_entered(from); });
   const Signature theirs = peer.entered.front().signature;
   if (theirs != operation.signature()) fail_mismatch(operation, rank_, from, theirs);
@@ -115,6 +116,20 @@ Frame SocketPath::receive_data(const Operation& operation, int from_rank, size_t
   if (frame.header().number != collectives_ || frame.payload_bytes() != bytes)
     fail(operation, from, fmt::format("sent {} bytes of collective {}; wanted {} of {}", frame.payload_bytes(),
                                       frame.header().number, bytes, collectives_));
+  return frame;
+}
+
+Frame SocketPath::next_mail(const Operation& operation, size_t bytes) {
+  Link& from = link(operation.peer);
+  await(operation, [&](int rank) { return rank != operation.peer || !from.mail.empty(); });
+  Frame frame = std::move(from.mail.front());
+  from.mail.pop_front();
+  const FrameHeader header = frame.header();
+  if (header.signature != operation.signature()) fail_mismatch(operation, rank_, operation.peer, header.signature);
+  if (header.number != from.mail_received || frame.payload_bytes() != bytes)
+    fail(operation, operation.peer, fmt::format("sent {} bytes as message {}; wanted {} as {}", frame.payload_bytes(),
+                                                header.number, bytes, from.mail_received));
+  ++from.mail_received;
   return frame;
 }
 

@@ -17,7 +17,11 @@ constexpr size_t kPieceBytes = 256 << 10;
 template <typename Body>
 void for_pieces(size_t first, size_t count, size_t width, const Body& body) {
   const size_t step = kPieceBytes / width;
-  for (size_t done = 0; done < count; done += step) body(first + done, std::min(step, count - done));
+  size_t done = 0;
+  do {
+    body(first + done, std::min(step, count - done));
+    done += step;
+  } while (done < count);
 }
 
 }  // namespace
@@ -155,22 +159,20 @@ void SocketPath::broadcast(const Operation& op) {
 }
 
 void SocketPath::send_mail(const Operation& op) {
-  Frame frame(FrameHeader::of(FrameType::kMail, link(op.peer).mail_sent++, op.signature()), op.bytes());
-  std::memcpy(frame.payload(), op.in, op.bytes());
-  link(op.peer).send(std::move(frame));
+  Link& to = link(op.peer);
+  const size_t width = size_of(op.dtype);
+  for_pieces(0, op.count, width, [&](size_t first, size_t n) {
+    Frame frame(FrameHeader::of(FrameType::kMail, to.mail_sent++, op.signature()), n * width);
+    std::memcpy(frame.payload(), op.in + first * width, n * width);
+    to.send(std::move(frame));
+  });
 }
 
 void SocketPath::receive_mail(const Operation& op) {
-  Link& from = link(op.peer);
-  await(op, [&](int rank) { return rank != op.peer || !from.mail.empty(); });
-  Frame frame = std::move(from.mail.front());
-  from.mail.pop_front();
-  const FrameHeader header = frame.header();
-  if (header.signature != op.signature()) fail_mismatch(op, rank_, op.peer, header.signature);
-  if (header.number != from.mail_received++ || frame.payload_bytes() != op.bytes())
-    fail(op, op.peer, fmt::format("sent message {} of {} bytes; wanted number {}, {} bytes", header.number, frame.payload_bytes(),
-                                  from.mail_received - 1, op.bytes()));
-  std::memcpy(op.out, frame.payload(), op.bytes());
+  const size_t width = size_of(op.dtype);
+  for_pieces(0, op.count, width, [&](size_t first, size_t n) {
+    std::memcpy(op.out + first * width, next_mail(op, n * width).payload(), n * width);
+  });
 }
 
 }  // namespace muster::comm::host

@@ -56,6 +56,7 @@ class SocketPath : public DataPath {
   Frame data_frame(size_t bytes) const;
   void send_data(int to, const std::byte* data, size_t bytes);
   Frame receive_data(const Operation& operation, int from, size_t bytes);
+  Frame next_mail(const Operation& operation, size_t bytes);
   void await(const Operation& operation, const std::function<bool(int rank)>& arrived);
   void receive_any();
   void say_farewell();

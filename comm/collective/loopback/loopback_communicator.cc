@@ -1,6 +1,5 @@
-// World size 1: every operation is done when it is issued.
+// World size 1, tensors of any device: every operation is done when it is issued.
 
-#include <cstring>
 #include <mutex>
 #include <optional>
 
@@ -33,9 +32,9 @@ class LoopbackCommunicator : public Communicator {
 
   WorkPtr all_reduce(at::Tensor inout, ReduceOp op) override { return run(host::all_reduce_operation(inout, op)); }
   WorkPtr reduce_scatter(at::Tensor out, at::Tensor in, ReduceOp op) override {
-    return run(host::reduce_scatter_operation(out, in, op, 1));
+    return run(host::reduce_scatter_operation(out, in, op, 1), out, in);
   }
-  WorkPtr all_gather(at::Tensor out, at::Tensor in) override { return run(host::all_gather_operation(out, in, 1)); }
+  WorkPtr all_gather(at::Tensor out, at::Tensor in) override { return run(host::all_gather_operation(out, in, 1), out, in); }
   WorkPtr broadcast(at::Tensor inout, int root) override { return run(host::broadcast_operation(inout, root, 1)); }
   // Nobody to send to: the checks of the arguments always throw.
   WorkPtr send(at::Tensor tensor, int to) override { return run(host::send_operation(tensor, to, 0, 1)); }
@@ -63,12 +62,13 @@ class LoopbackCommunicator : public Communicator {
   }
 
  private:
-  WorkPtr run(Operation operation) {
+  // out and in: of an operation that copies; on a GPU the copy is in the current stream's order.
+  WorkPtr run(Operation operation, at::Tensor out = {}, const at::Tensor& in = {}) {
     std::lock_guard lock(mutex_);
     operation.sequence = sequence_++;
     if (fault_) return std::make_shared<DoneWork>(host::context_of(operation, fault_->rank, fault_->cause));
     host::count_call(counters_, operation, 1);
-    if (operation.bytes() > 0) std::memmove(operation.out, operation.in, operation.bytes());
+    if (operation.in != operation.out) out.view({-1}).copy_(in.view({-1}));
     return std::make_shared<DoneWork>(std::nullopt);
   }
 
