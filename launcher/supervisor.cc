@@ -4,7 +4,6 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
-#include <optional>
 #include <thread>
 
 #include <poll.h>
@@ -70,7 +69,7 @@ class Supervisor {
       poll(&wait, 1, kTurnMs);
       on_signals();
       on_endings();
-      if (kill_at_ && kill_at_->expired()) kill_all();
+      if (Clock::now() >= kill_at_) kill_all();
     }
     end_orphans(killing_ ? milliseconds(0) : kOrphanGrace);
     if (result_.interrupted_by != 0) result_.exit_code = 128 + result_.interrupted_by;
@@ -105,14 +104,14 @@ class Supervisor {
     result_.first_bad = index;
     result_.first_ending = ending;
     result_.exit_code = ending.code;
-    if (!kill_at_) kill_at_ = Deadline::after(grace_);
+    kill_at_ = std::min(kill_at_, Clock::now() + grace_);
   }
 
   void stop() {
     for (const pid_t pid : running_) {
       if (pid > 0) kill(pid, SIGTERM);
     }
-    kill_at_ = Deadline::after(grace_);
+    kill_at_ = Clock::now() + grace_;
   }
 
   void kill_all() {
@@ -140,7 +139,7 @@ class Supervisor {
   const milliseconds grace_;
   const int signal_fd_;
   std::vector<pid_t> running_;
-  std::optional<Deadline> kill_at_;
+  Clock::time_point kill_at_ = Clock::time_point::max();
   bool killing_ = false;
   Supervision result_;
 };

@@ -31,7 +31,10 @@ void Leader::on_message(int rank, const ControlMessage& message, Time now) {
   if (rank < 0 || rank >= world_size_ || ended_) return;
   Member& member = members_[rank];
   member.heard = now;
-  if (member.status == Status::kAbsent) member.status = Status::kHere;
+  if (member.status == Status::kAbsent) {
+    member.status = Status::kHere;
+    if (cause_) send_(rank, verdict(Type::kStop));  // it joins a job that is being stopped
+  }
   switch (message.type) {
     case Type::kHello: member.host = message.text; break;
     case Type::kGive: on_give(rank, message, now); break;

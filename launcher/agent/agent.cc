@@ -153,6 +153,11 @@ int run_job(comm::Rendezvous& rendezvous, const std::vector<std::string>& words,
   return verdict.exit_code;
 }
 
+[[noreturn]] void leave(int exit_code) {
+  std::fflush(nullptr);
+  _exit(exit_code);
+}
+
 }  // namespace
 
 int run_agent(const std::vector<std::string>& words, const MakeRendezvous& make_mpi) {
@@ -161,6 +166,8 @@ int run_agent(const std::vector<std::string>& words, const MakeRendezvous& make_
   end_with_launcher(bootstrap);
   const auto rendezvous = meet(bootstrap, make_mpi);
   const int exit_code = run_job(*rendezvous, words, signal_fd);
+  // After a failure MPI_Finalize would wait for ranks that are gone, or hang: mpirun ends the job without it.
+  if (exit_code != 0 && bootstrap.kind == Bootstrap::Kind::kMpi) leave(exit_code);
   exit_hard_after(kShutdownMs, exit_code);
   return exit_code;
 }

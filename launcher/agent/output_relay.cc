@@ -15,7 +15,7 @@ namespace muster::launcher {
 namespace {
 
 constexpr milliseconds kHold(400);
-constexpr int kPollMs = 50;
+constexpr int kPollMs = 10;
 constexpr size_t kLongestLine = 64 << 10;  // bytes; longer ones are cut in two
 
 // "12:04:31.123 "
@@ -97,9 +97,11 @@ void OutputRelay::finish(Deadline deadline) {
   thread_.join();
 }
 
+// Ends in finish() only: after the end of both streams the agent may still hear what the worker reported.
 void OutputRelay::run() {
   bool open[2] = {true, true};
-  while ((open[0] || open[1]) && !(finishing_ && Clock::now() >= finish_at_.load())) {
+  const auto over = [&] { return finishing_ && ((!open[0] && !open[1]) || Clock::now() >= finish_at_.load()); };
+  while (!over()) {
     pollfd waits[2] = {{open[0] ? pipes_[0].ours : -1, POLLIN, 0}, {open[1] ? pipes_[1].ours : -1, POLLIN, 0}};
     poll(waits, 2, kPollMs);
     for (int i = 0; i < 2; ++i) {
