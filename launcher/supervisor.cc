@@ -18,6 +18,7 @@ namespace muster::launcher {
 namespace {
 
 constexpr int kTurnMs = 200;
+constexpr milliseconds kOthersGrace(5000);  // for agents whose job has ended badly: they hear of it within two seconds
 constexpr milliseconds kOrphanGrace(3000);  // for agents whose mpirun was killed to stop their workers
 constexpr milliseconds kKillLimit(5000);    // for the kernel to end what was killed
 
@@ -104,7 +105,7 @@ class Supervisor {
     result_.first_bad = index;
     result_.first_ending = ending;
     result_.exit_code = ending.code;
-    kill_at_ = std::min(kill_at_, Clock::now() + grace_);
+    kill_at_ = std::min(kill_at_, Clock::now() + std::min(grace_, kOthersGrace));
   }
 
   void stop() {

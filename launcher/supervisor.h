@@ -16,7 +16,7 @@ struct Supervision {
 };
 
 // Runs the processes to their end. The first SIGINT, SIGTERM or SIGHUP is passed on as SIGTERM; a second one, or `grace`
-// after the first, kills everything. When one process ends badly, the others get `grace` to end by themselves.
+// after the first, kills everything. When one process ends badly, the others get `grace`, 5 s at most, to end too.
 // Nothing that any of them started outlives this call: orphans are adopted and killed.
 //
 // Call before any thread exists: it blocks these signals. InputError where a process cannot be started.

@@ -37,7 +37,7 @@ double evaluate(const RunConfig& config, const TokenStream& stream, Model& model
   for (size_t at = stride * communicator.rank(); at < starts.size(); at += stride * communicator.size()) {
     const std::vector<int64_t> mine(starts.begin() + static_cast<int64_t>(at),
                                     starts.begin() + static_cast<int64_t>(std::min(at + stride, starts.size())));
-    const Batch batch = make_batch(stream, mine, config.seq_length, 0, device);
+    const Batch batch = make_batch(stream, mine, config.seq_length, device);
     totals[0].add_(model.loss(batch.tokens, batch.targets, {}).squeeze());
     totals[1].add_(batch.targets.ge(0).sum());
   }

@@ -18,13 +18,14 @@ sharding::PartitionOptions partition_options(const RunConfig& config) {
   return options;
 }
 
-// Starts of sequences [first, first + count) of the run's order.
-std::vector<int64_t> starts_of(const RunConfig& config, const TokenStream& stream, int64_t first, int64_t count) {
-  std::vector<int64_t> starts;
-  for (int64_t i = first; i < first + count; ++i) {
-    starts.push_back(sample_start(static_cast<uint64_t>(config.seed), i, stream.size(), config.seq_length));
-  }
-  return starts;
+LoaderOptions loader_options(const RunConfig& config, const comm::Place& place) {
+  LoaderOptions options;
+  options.order = {config.global_batch_size, config.micro_batch_size, place.world_size};
+  options.rank = place.rank;
+  options.seq_length = config.seq_length;
+  options.seed = static_cast<uint64_t>(config.seed);
+  options.timeout = milliseconds(static_cast<int64_t>(config.comm_timeout_s * 1000));
+  return options;
 }
 
 }  // namespace
@@ -35,6 +36,7 @@ Trainer::Trainer(const RunConfig& config, const Dataset& data, comm::Rendezvous&
       communicator_(communicator),
       device_(device),
       data_(data),
+      loader_(data.train, loader_options(config, place_)),
       model_(make_model(config, data.vocab_size)),
       flat_(model_->parameters(), device, precision_of(config).parameters, precision_of(config).gradients, partition_options(config)),
       reducer_(flat_, communicator, {config.overlap_grad_reduce}),
@@ -58,11 +60,9 @@ void Trainer::run(Observer* observer) {
 }
 
 void Trainer::train_step(int64_t step, Observer* observer) {
-  const int64_t accumulation = gradient_accumulation_steps(config_, place_.world_size), rows = config_.micro_batch_size;
   std::vector<Batch> micro_batches;
-  for (int64_t m = 0; m < accumulation; ++m) {
-    const int64_t first = step * config_.global_batch_size + (m * place_.world_size + place_.rank) * rows;
-    micro_batches.push_back(make_batch(*data_.train, starts_of(config_, *data_.train, first, rows), config_.seq_length, first, device_));
+  for (int64_t m = 0; m < gradient_accumulation_steps(config_, place_.world_size); ++m) {
+    micro_batches.push_back(make_batch(loader_.next(), config_.seq_length, device_));
   }
   const StepOutcome outcome = training_step_->run(micro_batches, step);
   const int64_t done = step + 1;

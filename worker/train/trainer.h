@@ -7,6 +7,7 @@
 #include "comm/collective/communicator.h"
 #include "comm/rendezvous/rendezvous.h"
 #include "sharding/data_parallel/reducer.h"
+#include "worker/data/batch_loader.h"
 #include "worker/data/dataset.h"
 #include "worker/models/model.h"
 #include "worker/optim/adamw.h"
@@ -39,6 +40,7 @@ class Trainer {
   comm::Communicator& communicator_;
   const at::Device device_;
   const Dataset& data_;
+  BatchLoader loader_;
   std::unique_ptr<Model> model_;
   sharding::FlatModel flat_;
   sharding::Reducer reducer_;
