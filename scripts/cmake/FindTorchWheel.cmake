@@ -30,7 +30,7 @@ add_library(torch::cpu INTERFACE IMPORTED)
 target_include_directories(torch::cpu SYSTEM INTERFACE ${MUSTER_TORCH}/include ${MUSTER_TORCH}/include/torch/csrc/api/include)
 target_link_libraries(torch::cpu INTERFACE ${MUSTER_TORCH}/lib/libtorch_cpu.so ${MUSTER_TORCH}/lib/libc10.so)
 # The libraries' own dependencies (cudart, cupti, gomp) lie beside them and are found at run time.
-target_link_options(torch::cpu INTERFACE -Wl,--allow-shlib-undefined -Wl,--disable-new-dtags)
+target_link_options(torch::cpu INTERFACE -Wl,--allow-shlib-undefined)
 target_compile_definitions(torch::cpu INTERFACE TORCH_ASSERT_ONLY_METHOD_OPERATORS)
 
 function(torch_wheel_add_cuda)

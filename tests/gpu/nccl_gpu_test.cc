@@ -34,7 +34,7 @@ TEST_P(NcclOnGpu, EveryOperation) {
   y.zero_();
   communicator_->reduce_scatter(y, x)->synchronize(deadline);
   EXPECT_TRUE(y.equal(x));
-  EXPECT_EQ(x.sum().to(at::kDouble).item<double>(), 3000);
+  EXPECT_EQ(x.to(at::kDouble).sum().item<double>(), 3000);
   communicator_->barrier()->synchronize(deadline);
 }
 
