@@ -16,10 +16,13 @@ std::string value(const comm::Environment& environment, const std::string& name,
 bool runnable(const std::string& path) { return access(path.c_str(), X_OK) == 0; }
 
 std::string worker_path(const std::string& device, const std::string& folder, const comm::Environment& environment) {
-  const std::string path = value(environment, "MUSTER_WORKER", folder + (device == "cuda" ? "/muster-worker-cuda" : "/muster-worker"));
+  const std::string path =
+      value(environment, "MUSTER_WORKER", folder + (device == "cuda" ? "/muster-worker-cuda" : "/muster-worker"));
   if (runnable(path)) return path;
-  if (device == "cuda" && !value(environment, "MUSTER_WORKER").empty()) refuse("MUSTER_WORKER: {} is not an executable file", path);
-  if (device == "cuda") refuse("device: found cuda, but this build has no {}; build with a CUDA toolkit, or use --device cpu", path);
+  if (device == "cuda" && !value(environment, "MUSTER_WORKER").empty())
+    refuse("MUSTER_WORKER: {} is not an executable file", path);
+  if (device == "cuda")
+    refuse("device: found cuda, but this build has no {}; build with a CUDA toolkit, or use --device cpu", path);
   refuse("{}: not an executable file; build muster-worker, or set MUSTER_WORKER", path);
 }
 
@@ -34,12 +37,14 @@ int gpus_of(const comm::Environment& environment) {
 void check_gpu_count(int ranks, int gpus, const comm::Environment& environment) {
   if (gpus == 0) refuse("device: found cuda, but no GPU is visible on this node (NVML, CUDA_VISIBLE_DEVICES); use --device cpu");
   if (ranks <= gpus || value(environment, "NCCL_MULTI_RANK_GPU_ENABLE") == "1") return;
-  refuse("device: found {} cuda ranks on this node, wanted at most its {} visible GPU{}; use -n {}, --device cpu, or "
-         "NCCL_MULTI_RANK_GPU_ENABLE=1 with a NCCL that lets ranks share a GPU",
-         ranks, gpus, gpus == 1 ? "" : "s", gpus);
+  refuse(
+      "device: found {} cuda ranks on this node, wanted at most its {} visible GPU{}; use -n {}, --device cpu, or "
+      "NCCL_MULTI_RANK_GPU_ENABLE=1 with a NCCL that lets ranks share a GPU",
+      ranks, gpus, gpus == 1 ? "" : "s", gpus);
 }
 
-DeviceChoice choose_device(const std::string& device, int ranks, const std::string& folder, const comm::Environment& environment) {
+DeviceChoice choose_device(const std::string& device, int ranks, const std::string& folder,
+                           const comm::Environment& environment) {
   DeviceChoice choice{device, ""};
   if (device != "cpu") {
     const int gpus = gpus_of(environment);

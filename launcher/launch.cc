@@ -16,13 +16,22 @@
 namespace muster::launcher {
 namespace {
 
+// A place that this process was given itself is not the place of the ranks.
+comm::Environment without_place(comm::Environment environment) {
+  for (const char* name :
+       {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE", "NODE_COUNT", "AGENT_FD", "AGENT_PID", "TTY"})
+    environment.erase(std::string("MUSTER_") + name);
+  return environment;
+}
+
 std::vector<Subprocess> processes_of(const LaunchPlan& plan, const Machine& machine, int null_fd) {
   std::vector<Subprocess> out;
+  const auto inherited = without_place(machine.environment);
   for (const auto& planned : plan.processes) {
     Subprocess process;
     process.argv = planned.argv;
     process.environment = planned.environment;
-    process.environment.insert(machine.environment.begin(), machine.environment.end());
+    process.environment.insert(inherited.begin(), inherited.end());
     process.descriptors = {{null_fd, 0}, {1, 1}, {2, 2}};
     process.signal_at_parents_end = SIGTERM;
     out.push_back(std::move(process));
@@ -31,7 +40,9 @@ std::vector<Subprocess> processes_of(const LaunchPlan& plan, const Machine& mach
 }
 
 // An exit code that stands for a signal, as mpirun and shells pass it on.
-Ending as_signal(const Ending& ending) { return ending.code > 128 && ending.signal == 0 ? Ending{ending.code, ending.code - 128} : ending; }
+Ending as_signal(const Ending& ending) {
+  return ending.code > 128 && ending.signal == 0 ? Ending{ending.code, ending.code - 128} : ending;
+}
 
 std::string who(const Supervision& s, const LaunchPlan& plan) {
   if (plan.engine == Engine::kLocal) return fmt::format("the agent of rank {}", s.first_bad);
@@ -42,12 +53,13 @@ std::string who(const Supervision& s, const LaunchPlan& plan) {
 // or cannot meet have said so before there was a run to have an outcome.
 void explain(const Supervision& s, const LaunchPlan& plan) {
   if (s.interrupted_by != 0) {
-    std::fprintf(stderr, "muster: stopped by %s; run folder: %s\n", signal_name(s.interrupted_by).c_str(), plan.run_folder.c_str());
+    std::fprintf(stderr, "muster: stopped by %s; run folder: %s\n", signal_name(s.interrupted_by).c_str(),
+                 plan.run_folder.c_str());
     return;
   }
   if (s.exit_code == 0 || s.exit_code == kExitInput || s.exit_code == kExitPeer || read_outcome(plan.run_folder)) return;
-  std::fprintf(stderr, "muster: %s %s; --verbose shows more; run folder: %s\n", who(s, plan).c_str(), describe(as_signal(s.first_ending)).c_str(),
-               plan.run_folder.c_str());
+  std::fprintf(stderr, "muster: %s %s; --verbose shows more; run folder: %s\n", who(s, plan).c_str(),
+               describe(as_signal(s.first_ending)).c_str(), plan.run_folder.c_str());
 }
 
 void log_plan(const LaunchPlan& plan) {

@@ -19,7 +19,9 @@ namespace {
 constexpr int kMostRanks = 4096;
 constexpr size_t kLargestHostFile = 1 << 20;  // bytes
 
-int number(const std::string& where, const std::string& text) { return static_cast<int>(comm::parse_number(where, text, 1, kMostRanks)); }
+int number(const std::string& where, const std::string& text) {
+  return static_cast<int>(comm::parse_number(where, text, 1, kMostRanks));
+}
 
 double seconds(const std::string& where, const std::string& text) {
   double value = -1;
@@ -105,7 +107,8 @@ bool set_flag(LaunchOptions& o, const std::string& word) {
 void check_short_option(const std::string& word) {
   if (word.size() < 2 || word[0] != '-' || word[1] == '-' || std::isdigit(static_cast<unsigned char>(word[1]))) return;
   const std::string hint = nearest(word, {"-n", "-np", "-h"});
-  refuse("command line: unknown option '{}'{}", word, hint.empty() ? "; see muster launch --help" : ", did you mean " + hint + "?");
+  refuse("command line: unknown option '{}'{}", word,
+         hint.empty() ? "; see muster launch --help" : ", did you mean " + hint + "?");
 }
 
 }  // namespace

@@ -22,7 +22,7 @@ struct LaunchOptions {
   Engine engine = Engine::kAuto;
   double grace_s = 10;  // from the first signal to SIGKILL
   bool dry_run = false, verbose = false, help = false;
-  RunArguments run;     // everything else: for the run's configuration
+  RunArguments run;  // everything else: for the run's configuration
 };
 
 // InputError naming option, found and wanted. Reads the host file.

@@ -16,7 +16,9 @@ struct Node {
   int ranks;
 };
 
-bool is_here(const Host& host, const Machine& m) { return host.name == "localhost" || host.name == "127.0.0.1" || host.name == m.host; }
+bool is_here(const Host& host, const Machine& m) {
+  return host.name == "localhost" || host.name == "127.0.0.1" || host.name == m.host;
+}
 
 int slurm_nodes(const Machine& m) {
   const auto nodes = m.environment.find("SLURM_JOB_NUM_NODES");
@@ -62,8 +64,8 @@ std::vector<Node> allocated_nodes(const LaunchOptions& o, const Machine& m) {
 std::vector<Node> choose_nodes(const LaunchOptions& o, const Machine& m) {
   auto nodes = o.hosts.empty() ? allocated_nodes(o, m) : nodes_from_hosts(o);
   if (o.ranks > 0 && o.ranks_per_node > 0 && o.ranks != o.ranks_per_node * static_cast<int>(nodes.size()))
-    refuse("-n: found {}, but --nproc-per-node {} on {} node{} makes {}", o.ranks, o.ranks_per_node, nodes.size(), nodes.size() == 1 ? "" : "s",
-           o.ranks_per_node * nodes.size());
+    refuse("-n: found {}, but --nproc-per-node {} on {} node{} makes {}", o.ranks, o.ranks_per_node, nodes.size(),
+           nodes.size() == 1 ? "" : "s", o.ranks_per_node * nodes.size());
   if (o.ranks > 0) cut_to(nodes, o.ranks);
   return nodes;
 }
@@ -73,10 +75,13 @@ bool all_here(const LaunchOptions& o, const Machine& m, size_t nodes) {
 }
 
 Engine choose_engine(const LaunchOptions& o, const Machine& m, bool here, LaunchPlan& plan) {
-  const std::string why = m.mpirun.empty() ? "mpirun is not in PATH" : fmt::format("{} is not Open MPI's ('{}')", m.mpirun, m.mpi_version);
+  const std::string why =
+      m.mpirun.empty() ? "mpirun is not in PATH" : fmt::format("{} is not Open MPI's ('{}')", m.mpirun, m.mpi_version);
   const bool usable = m.open_mpi_major >= 4;
-  if (o.engine == Engine::kLocal && !here) refuse("--engine local: starts ranks on this machine only; use --engine mpirun for other hosts");
-  if (o.engine == Engine::kMpirun && !usable) refuse("--engine mpirun: {}; wanted Open MPI 4 or newer; install openmpi-bin or use --engine local", why);
+  if (o.engine == Engine::kLocal && !here)
+    refuse("--engine local: starts ranks on this machine only; use --engine mpirun for other hosts");
+  if (o.engine == Engine::kMpirun && !usable)
+    refuse("--engine mpirun: {}; wanted Open MPI 4 or newer; install openmpi-bin or use --engine local", why);
   if (o.engine != Engine::kAuto) return o.engine;
   if (usable) return Engine::kMpirun;
   if (!here) refuse("--hosts: ranks on other hosts need mpirun, but {}; install openmpi-bin", why);
@@ -100,8 +105,8 @@ std::vector<std::string> agent_command(const LaunchOptions& o, const std::string
 
 bool travels(const std::string& name) {
   static constexpr std::string_view kPrefixes[] = {"MUSTER_", "NCCL_", "OMP_", "MKL_", "CUDA_", "TORCH_", "UCX_"};
-  return name == "LD_LIBRARY_PATH" ||
-         std::any_of(std::begin(kPrefixes), std::end(kPrefixes), [&](std::string_view prefix) { return name.starts_with(prefix); });
+  return name == "LD_LIBRARY_PATH" || std::any_of(std::begin(kPrefixes), std::end(kPrefixes),
+                                                  [&](std::string_view prefix) { return name.starts_with(prefix); });
 }
 
 // mpirun hands its environment to ranks of its own node only; the rest is named with -x.
@@ -131,7 +136,8 @@ struct Placing {
   bool here;
 };
 
-std::vector<std::string> mpirun_options(const LaunchOptions& o, const Machine& m, const std::vector<Node>& nodes, const Placing& placing) {
+std::vector<std::string> mpirun_options(const LaunchOptions& o, const Machine& m, const std::vector<Node>& nodes,
+                                        const Placing& placing) {
   std::vector<std::string> argv;
   const auto add = [&](const std::vector<std::string>& words) { argv.insert(argv.end(), words.begin(), words.end()); };
   if (!o.verbose) add({"-q"});
@@ -141,7 +147,9 @@ std::vector<std::string> mpirun_options(const LaunchOptions& o, const Machine& m
   add({"--bind-to", "none"});
   if (m.root) add({"--allow-run-as-root"});
   // Open MPI counts slots by cores, hyper-threads excepted; on one machine the user's -n is all that counts.
-  if (placing.here && placing.ranks > 1) add(m.open_mpi_major == 4 ? std::vector<std::string>{"--oversubscribe"} : std::vector<std::string>{"--map-by", ":OVERSUBSCRIBE"});
+  if (placing.here && placing.ranks > 1)
+    add(m.open_mpi_major == 4 ? std::vector<std::string>{"--oversubscribe"}
+                              : std::vector<std::string>{"--map-by", ":OVERSUBSCRIBE"});
   if (placing.here && !m.ssh) add(without_ssh(m));
   return argv;
 }
@@ -153,7 +161,9 @@ void plan_mpirun(const LaunchOptions& o, const Machine& m, const std::vector<Nod
   auto options = mpirun_options(o, m, nodes, placing);
   for (const auto& name : passed_variables(process, m, here)) options.insert(options.end(), {"-x", name});
   plan.summary = fmt::format("{}: {}{}{}", m.mpi_version, fmt::join(options, " "),
-                             here && placing.ranks > m.cores ? fmt::format("; {} ranks share {} core{}", placing.ranks, m.cores, m.cores == 1 ? "" : "s") : "",
+                             here && placing.ranks > m.cores
+                                 ? fmt::format("; {} ranks share {} core{}", placing.ranks, m.cores, m.cores == 1 ? "" : "s")
+                                 : "",
                              here && !m.ssh ? "; no ssh here, and none is needed" : "");
   process.argv = {m.mpirun};
   process.argv.insert(process.argv.end(), options.begin(), options.end());
@@ -167,9 +177,15 @@ void plan_local(const LaunchOptions& o, const Machine& m, LaunchPlan& plan) {
   for (const RankPlace& place : plan.ranks) {
     PlannedProcess process{agent_command(o, plan.run_folder, m), common_environment(o, m)};
     const auto rank = std::to_string(place.rank);
-    process.environment.insert({{"MUSTER_RANK", rank}, {"MUSTER_WORLD_SIZE", size}, {"MUSTER_LOCAL_RANK", rank}, {"MUSTER_LOCAL_WORLD_SIZE", size},
-                                {"MUSTER_NODE", "0"}, {"MUSTER_NODE_COUNT", "1"}, {"MUSTER_MASTER_ADDR", "127.0.0.1"},
-                                {"MUSTER_MASTER_PORT", std::to_string(m.free_port)}, {"MUSTER_JOB_TOKEN", m.token}});
+    process.environment.insert({{"MUSTER_RANK", rank},
+                                {"MUSTER_WORLD_SIZE", size},
+                                {"MUSTER_LOCAL_RANK", rank},
+                                {"MUSTER_LOCAL_WORLD_SIZE", size},
+                                {"MUSTER_NODE", "0"},
+                                {"MUSTER_NODE_COUNT", "1"},
+                                {"MUSTER_MASTER_ADDR", "127.0.0.1"},
+                                {"MUSTER_MASTER_PORT", std::to_string(m.free_port)},
+                                {"MUSTER_JOB_TOKEN", m.token}});
     plan.processes.push_back(std::move(process));
   }
   plan.summary = fmt::format("{} agent{} started directly", size, size == "1" ? "" : "s");
@@ -213,8 +229,10 @@ LaunchPlan make_plan(const LaunchOptions& options, const std::string& run_dir, c
 }
 
 std::string to_text(const LaunchPlan& plan) {
-  std::string out = fmt::format("{} ranks, engine {}, run folder {}\n", plan.ranks.size(), plan.engine == Engine::kMpirun ? "mpirun" : "local", plan.run_folder);
-  for (const auto& place : plan.ranks) out += fmt::format("  rank {}: {} (node {}, local rank {})\n", place.rank, place.host, place.node, place.local_rank);
+  std::string out = fmt::format("{} ranks, engine {}, run folder {}\n", plan.ranks.size(),
+                                plan.engine == Engine::kMpirun ? "mpirun" : "local", plan.run_folder);
+  for (const auto& place : plan.ranks)
+    out += fmt::format("  rank {}: {} (node {}, local rank {})\n", place.rank, place.host, place.node, place.local_rank);
   for (const auto& process : plan.processes) out += command_line(process) + "\n";
   return out;
 }

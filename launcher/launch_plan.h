@@ -15,16 +15,16 @@ struct Machine {
   std::string host = "localhost";
   bool root = false;
   int cores = 1;
-  std::string mpirun;        // path; empty: none
-  std::string mpi_version;   // first line of mpirun --version
-  int open_mpi_major = 0;    // 0: not Open MPI
-  bool ssh = false;          // ssh or rsh is in PATH
-  std::string agent;         // path of muster-agent
+  std::string mpirun;       // path; empty: none
+  std::string mpi_version;  // first line of mpirun --version
+  int open_mpi_major = 0;   // 0: not Open MPI
+  bool ssh = false;         // ssh or rsh is in PATH
+  std::string agent;        // path of muster-agent
   std::string true_program = "/bin/true";
-  bool terminal = false;     // stdout is one
-  int free_port = 0;         // for the local engine
-  std::string token;         // of this job
-  std::string run_folder;    // where run_dir says nothing
+  bool terminal = false;   // stdout is one
+  int free_port = 0;       // for the local engine
+  std::string token;       // of this job
+  std::string run_folder;  // where run_dir says nothing
   comm::Environment environment;
 };
 
@@ -43,9 +43,9 @@ struct LaunchPlan {
   std::vector<RankPlace> ranks;
   std::vector<PlannedProcess> processes;  // one mpirun, or one agent a rank
   std::vector<std::string> warnings;
-  std::string summary;                    // one line: what was passed to mpirun and why
+  std::string summary;  // one line: what was passed to mpirun and why
   int ranks_on_first_node = 1;
-  std::string run_folder;                 // as given to the agents
+  std::string run_folder;  // as given to the agents
 };
 
 // Pure. InputError where options contradict each other or the machine.

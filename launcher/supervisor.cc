@@ -47,7 +47,8 @@ std::vector<pid_t> own_children() {
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator("/proc", error)) {
     const std::string name = entry.path().filename();
-    if (name.find_first_not_of("0123456789") == std::string::npos && parent_of(name) == getpid()) children.push_back(std::stoi(name));
+    if (name.find_first_not_of("0123456789") == std::string::npos && parent_of(name) == getpid())
+      children.push_back(std::stoi(name));
   }
   return children;
 }

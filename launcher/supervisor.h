@@ -9,9 +9,9 @@
 namespace muster::launcher {
 
 struct Supervision {
-  int exit_code = 0;        // of the first process that did not end well; 130 or 143 where a signal ended the job
-  int interrupted_by = 0;   // SIGINT, SIGTERM or SIGHUP, where one was received
-  int first_bad = -1;       // index of that process
+  int exit_code = 0;       // of the first process that did not end well; 130 or 143 where a signal ended the job
+  int interrupted_by = 0;  // SIGINT, SIGTERM or SIGHUP, where one was received
+  int first_bad = -1;      // index of that process
   Ending first_ending;
 };
 

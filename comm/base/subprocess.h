@@ -12,10 +12,10 @@
 namespace muster {
 
 struct Subprocess {
-  std::vector<std::string> argv;                     // argv[0]: a path
-  std::map<std::string, std::string> environment;    // the whole environment
-  std::vector<std::pair<int, int>> descriptors;      // (ours, the child's); others should be close-on-exec
-  int signal_at_parents_end = 0;                     // sent to the child when the thread that started it ends; 0: none
+  std::vector<std::string> argv;                   // argv[0]: a path
+  std::map<std::string, std::string> environment;  // the whole environment
+  std::vector<std::pair<int, int>> descriptors;    // (ours, the child's); others should be close-on-exec
+  int signal_at_parents_end = 0;                   // sent to the child when the thread that started it ends; 0: none
 };
 
 // Starts the child in a process group of its own (its number is the child's), with no signal blocked or ignored.

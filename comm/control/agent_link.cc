@@ -29,7 +29,8 @@ void end_with_agent() {
   const char* agent = std::getenv("MUSTER_AGENT_PID");
   if (!agent) return;
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != parse_number("MUSTER_AGENT_PID", agent, 1, 1 << 30)) throw PeerError({-1, "exchange", 0, "the agent of this worker is gone"});
+  if (getppid() != parse_number("MUSTER_AGENT_PID", agent, 1, 1 << 30))
+    throw PeerError({-1, "exchange", 0, "the agent of this worker is gone"});
 }
 
 class AgentRendezvous : public Rendezvous {

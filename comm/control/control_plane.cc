@@ -93,8 +93,8 @@ void ControlServer::receive(Leader& leader) {
   }
 }
 
-ControlMember::ControlMember(const std::string& host, int port, const std::string& server_key, int rank, const std::string& own_host,
-                             ControlTiming timing)
+ControlMember::ControlMember(const std::string& host, int port, const std::string& server_key, int rank,
+                             const std::string& own_host, ControlTiming timing)
     : timing_(timing), socket_(context_, zmq::socket_type::dealer) {
   const Keys keys = make_keys();
   if (server_key.size() != 40) throw PeerError({0, "exchange", 0, "sent a malformed control plane key"});

@@ -17,7 +17,8 @@ struct Header {
 };
 
 std::string problem_of(const Header& h) {
-  if (h.magic != kMagic) return fmt::format("found magic {:#010x}, wanted {:#010x}; are agent and worker of one build?", h.magic, kMagic);
+  if (h.magic != kMagic)
+    return fmt::format("found magic {:#010x}, wanted {:#010x}; are agent and worker of one build?", h.magic, kMagic);
   if (h.type < 1 || h.type > 4) return fmt::format("found frame type {}, wanted 1 to 4", h.type);
   if (h.bytes > kLargestFrame) return fmt::format("found a frame of {} bytes, wanted at most {}", h.bytes, kLargestFrame);
   return "";

@@ -47,7 +47,8 @@ void Leader::on_message(int rank, const ControlMessage& message, Time now) {
 void Leader::on_give(int rank, const ControlMessage& message, Time now) {
   if (cause_) return;
   if (message.number != sequence_ || given_[rank]) {
-    on_failure({rank, kExitInternal, fmt::format("is in exchange #{}, the others are in #{}", message.number, sequence_)}, true, now);
+    on_failure({rank, kExitInternal, fmt::format("is in exchange #{}, the others are in #{}", message.number, sequence_)}, true,
+               now);
     return;
   }
   given_[rank] = message.text;
@@ -68,7 +69,8 @@ void Leader::on_give(int rank, const ControlMessage& message, Time now) {
 // The deadline has passed: those who are here hear who is not, and so does everyone who comes later.
 void Leader::refuse_round() {
   const auto missing = missing_ranks(given_);
-  if (round_refused_.empty()) round_refused_ = fmt::format("did not arrive before the deadline: rank {}", fmt::join(missing, " "));
+  if (round_refused_.empty())
+    round_refused_ = fmt::format("did not arrive before the deadline: rank {}", fmt::join(missing, " "));
   const ControlMessage answer{Type::kMissing, sequence_, missing.empty() ? -1 : missing[0], round_refused_, {}};
   for (int rank = 0; rank < world_size_; ++rank) {
     if (given_[rank]) send_(rank, answer);
@@ -82,7 +84,8 @@ void Leader::check_stragglers(Time now) {
   for (int rank = 0; rank < world_size_; ++rank) {
     if (members_[rank].status != Status::kGone || given_[rank]) continue;
     on_failure({rank, kExitInternal,
-                fmt::format("worker ended (exit code 0) before exchange #{}, in which rank {} waits for it", sequence_, waiting - given_.begin())},
+                fmt::format("worker ended (exit code 0) before exchange #{}, in which rank {} waits for it", sequence_,
+                            waiting - given_.begin())},
                true, now);
     return;
   }
@@ -119,7 +122,8 @@ void Leader::check_members(Time now) {
     if (member.status == Status::kLost || now - member.heard < limit) continue;
     member.status = Status::kLost;
     on_failure({rank, kExitPeer,
-                here ? fmt::format("its agent is lost: no sign of life for {:.1f} s; the agent or its node is dead or stopped", limit.count() / 1e3)
+                here ? fmt::format("its agent is lost: no sign of life for {:.1f} s; the agent or its node is dead or stopped",
+                                   limit.count() / 1e3)
                      : fmt::format("its agent did not join within {} s", limit.count() / 1000)},
                true, now);
     end_if_all_gone();
@@ -129,9 +133,8 @@ void Leader::check_members(Time now) {
 // A lost agent is noticed later than its peers notice the lost worker: as long as a member is suspiciously silent, wait.
 void Leader::check_pending(Time now) {
   if (!pending_ || cause_ || now < pending_until_) return;
-  const bool doubt = std::any_of(members_.begin(), members_.end(), [&](const Member& m) {
-    return m.status == Status::kHere && now - m.heard > 2 * timing_.beat;
-  });
+  const bool doubt = std::any_of(members_.begin(), members_.end(),
+                                 [&](const Member& m) { return m.status == Status::kHere && now - m.heard > 2 * timing_.beat; });
   if (!doubt) decide(*pending_, now);
 }
 
@@ -162,8 +165,11 @@ void Leader::end() {
 ControlMessage Leader::verdict(Type type) const {
   if (!cause_) return {type, 0, -1, "", {}};
   const std::string& host = members_[cause_->rank].host;
-  return {type, cause_->exit_code, cause_->rank,
-          fmt::format("rank {}{}: {}", cause_->rank, host.empty() ? "" : " on " + host, cause_->line), {}};
+  return {type,
+          cause_->exit_code,
+          cause_->rank,
+          fmt::format("rank {}{}: {}", cause_->rank, host.empty() ? "" : " on " + host, cause_->line),
+          {}};
 }
 
 void Leader::send_all(const ControlMessage& message) {

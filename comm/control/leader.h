@@ -12,11 +12,11 @@
 namespace muster::comm {
 
 struct ControlTiming {
-  milliseconds join{60'000};     // from the leader's start to a member's first word
-  milliseconds beat{200};        // between signs of life
-  milliseconds silence{1500};    // after which a peer counts as lost
-  milliseconds primary{500};     // how long a consequence waits for its cause
-  milliseconds shutdown{6000};   // from stop to end, with or without the members
+  milliseconds join{60'000};    // from the leader's start to a member's first word
+  milliseconds beat{200};       // between signs of life
+  milliseconds silence{1500};   // after which a peer counts as lost
+  milliseconds primary{500};    // how long a consequence waits for its cause
+  milliseconds shutdown{6000};  // from stop to end, with or without the members
 };
 
 // Collects the exchange rounds, judges failures, ends the job. One thread. Never blocks, never throws on a member's message.

@@ -21,7 +21,9 @@ class Reader {
     const auto found = environment_.find(name);
     return found != environment_.end() && !found->second.empty();
   }
-  std::string text(const std::string& name, const std::string& otherwise) const { return has(name) ? environment_.at(name) : otherwise; }
+  std::string text(const std::string& name, const std::string& otherwise) const {
+    return has(name) ? environment_.at(name) : otherwise;
+  }
   std::string text(const std::string& name) const {
     if (!has(name)) refuse("{}: not set; the launcher's description of this job is incomplete", name);
     return environment_.at(name);
@@ -62,12 +64,15 @@ Place read_place(const Reader& env, const Names& names, const std::string& sourc
   place.world_size = env.number(names.size, 1, kMostRanks);
   place.rank = index_below(env, names.rank, names.size, place.world_size);
   place.local_world_size = env.has(names.local_size) ? count_of(env, names.local_size, place.world_size) : place.world_size;
-  place.local_rank = env.has(names.local_rank) ? index_below(env, names.local_rank, names.local_size, place.local_world_size) : place.rank;
+  place.local_rank =
+      env.has(names.local_rank) ? index_below(env, names.local_rank, names.local_size, place.local_world_size) : place.rank;
   if (place.local_rank >= place.local_world_size)
-    refuse("{}: not set, but {} is {} and {} is {}", names.local_rank, names.rank, place.rank, names.local_size, place.local_world_size);
+    refuse("{}: not set, but {} is {} and {} is {}", names.local_rank, names.rank, place.rank, names.local_size,
+           place.local_world_size);
   place.node_count = env.has(names.nodes) ? count_of(env, names.nodes, place.world_size)
                                           : (place.world_size + place.local_world_size - 1) / place.local_world_size;
-  place.node = env.has(names.node) ? index_below(env, names.node, names.nodes, place.node_count) : place.rank / place.local_world_size;
+  place.node =
+      env.has(names.node) ? index_below(env, names.node, names.nodes, place.node_count) : place.rank / place.local_world_size;
   return place;
 }
 
@@ -85,19 +90,23 @@ void read_master(const Reader& env, Bootstrap& b, const std::string& address_nam
 
 Bootstrap from_static(const Reader& env) {
   Bootstrap b;
-  b.place = read_place(env, {"MUSTER_RANK", "MUSTER_WORLD_SIZE", "MUSTER_LOCAL_RANK", "MUSTER_LOCAL_WORLD_SIZE", "MUSTER_NODE", "MUSTER_NODE_COUNT"},
-                       "static");
+  b.place = read_place(
+      env,
+      {"MUSTER_RANK", "MUSTER_WORLD_SIZE", "MUSTER_LOCAL_RANK", "MUSTER_LOCAL_WORLD_SIZE", "MUSTER_NODE", "MUSTER_NODE_COUNT"},
+      "static");
   read_master(env, b, "MUSTER_MASTER_ADDR", "MUSTER_MASTER_PORT");
   return b;
 }
 
 Bootstrap from_torchrun(const Reader& env) {
   Bootstrap b;
-  b.place = read_place(env, {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE"}, "torchrun");
+  b.place =
+      read_place(env, {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE"}, "torchrun");
   // torchrun's own store listens on MASTER_PORT, so the port above it is taken.
   const bool own = env.has("MUSTER_MASTER_PORT");
   read_master(env, b, "MASTER_ADDR", own ? "MUSTER_MASTER_PORT" : "MASTER_PORT");
-  if (!own && env.text("TORCHELASTIC_USE_AGENT_STORE", "") == "True" && b.master_port > 0) b.master_port = b.master_port % 65535 + 1;
+  if (!own && env.text("TORCHELASTIC_USE_AGENT_STORE", "") == "True" && b.master_port > 0)
+    b.master_port = b.master_port % 65535 + 1;
   b.port_variable = "MUSTER_MASTER_PORT";
   return b;
 }
@@ -112,8 +121,9 @@ Bootstrap from_hydra(const Reader& env) {
 Bootstrap from_mpi(const Reader& env) {
   Bootstrap b;
   b.kind = Bootstrap::Kind::kMpi;
-  b.place = read_place(env, {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE", "", ""},
-                       "mpi");
+  b.place = read_place(
+      env, {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE", "", ""},
+      "mpi");
   return b;
 }
 
@@ -123,7 +133,8 @@ Bootstrap from_slurm(const Reader& env) {
   b.place.world_size = env.number("SLURM_NTASKS", 1, kMostRanks);
   b.place.rank = index_below(env, "SLURM_PROCID", "SLURM_NTASKS", b.place.world_size);
   const std::string tasks_name = env.has("SLURM_STEP_TASKS_PER_NODE") ? "SLURM_STEP_TASKS_PER_NODE" : "SLURM_TASKS_PER_NODE";
-  const auto tasks = parse_tasks_per_node(tasks_name, env.text(tasks_name, std::to_string(b.place.world_size)), b.place.world_size);
+  const auto tasks =
+      parse_tasks_per_node(tasks_name, env.text(tasks_name, std::to_string(b.place.world_size)), b.place.world_size);
   b.place.node_count = static_cast<int>(tasks.size());
   b.place.node = index_below(env, "SLURM_NODEID", tasks_name + "'s nodes", b.place.node_count);
   b.place.local_world_size = tasks[b.place.node];
@@ -132,8 +143,9 @@ Bootstrap from_slurm(const Reader& env) {
   b.port_variable = "MUSTER_MASTER_PORT";
   if (b.place.world_size == 1) return b;
   b.kind = Bootstrap::Kind::kStar;
-  b.master_address = slurm_master(env.text("MUSTER_MASTER_ADDR", ""), env.text("SLURM_STEP_NODELIST", env.text("SLURM_JOB_NODELIST", "")),
-                                  env.text("SLURM_LAUNCH_NODE_IPADDR", ""), b.place.node_count);
+  b.master_address =
+      slurm_master(env.text("MUSTER_MASTER_ADDR", ""), env.text("SLURM_STEP_NODELIST", env.text("SLURM_JOB_NODELIST", "")),
+                   env.text("SLURM_LAUNCH_NODE_IPADDR", ""), b.place.node_count);
   b.master_port = env.number("MUSTER_MASTER_PORT", 1, 65535,
                              slurm_port(parse_number("SLURM_JOB_ID", env.text("SLURM_JOB_ID", "0"), 0, 1LL << 40)));
   return b;

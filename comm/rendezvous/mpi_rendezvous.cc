@@ -56,7 +56,8 @@ class MpiRendezvous : public Rendezvous {
     }
     std::string all(total, '\0');
     MPI_Request request;
-    check(MPI_Iallgatherv(mine.data(), counts[place_.rank], MPI_BYTE, all.data(), counts.data(), offsets.data(), MPI_BYTE, MPI_COMM_WORLD, &request));
+    check(MPI_Iallgatherv(mine.data(), counts[place_.rank], MPI_BYTE, all.data(), counts.data(), offsets.data(), MPI_BYTE,
+                          MPI_COMM_WORLD, &request));
     wait(request, deadline);
     ++sequence_;
     std::vector<std::string> table;
@@ -77,7 +78,8 @@ class MpiRendezvous : public Rendezvous {
     int size = 0;
     check(MPI_Comm_size(MPI_COMM_WORLD, &size));
     if (size != place_.world_size)
-      refuse("OMPI_COMM_WORLD_SIZE: found {}, but MPI says {} ranks; is mpirun of another MPI than muster-agent was built with?", place_.world_size, size);
+      refuse("OMPI_COMM_WORLD_SIZE: found {}, but MPI says {} ranks; is mpirun of another MPI than muster-agent was built with?",
+             place_.world_size, size);
   }
 
   // Open MPI tells no node number: nodes are counted in the order of their first rank.
@@ -97,7 +99,8 @@ class MpiRendezvous : public Rendezvous {
     for (int done = 0; true; std::this_thread::sleep_for(kPoll)) {
       check(MPI_Test(&request, &done, MPI_STATUS_IGNORE));
       if (done) return;
-      if (deadline.expired()) throw PeerError({-1, "exchange", sequence_, "not all ranks arrived before the deadline (over MPI)"});
+      if (deadline.expired())
+        throw PeerError({-1, "exchange", sequence_, "not all ranks arrived before the deadline (over MPI)"});
     }
   }
 
@@ -107,6 +110,8 @@ class MpiRendezvous : public Rendezvous {
 
 }  // namespace
 
-std::unique_ptr<Rendezvous> make_mpi_rendezvous(const Bootstrap& bootstrap) { return std::make_unique<MpiRendezvous>(bootstrap.place); }
+std::unique_ptr<Rendezvous> make_mpi_rendezvous(const Bootstrap& bootstrap) {
+  return std::make_unique<MpiRendezvous>(bootstrap.place);
+}
 
 }  // namespace muster::comm

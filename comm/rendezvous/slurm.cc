@@ -44,7 +44,8 @@ std::string first_node(const std::string& node_list) {
   return node_list.substr(0, bracket) + node_list.substr(bracket + 1, node_list.find_first_of(",-]", bracket) - bracket - 1);
 }
 
-std::string slurm_master(const std::string& wanted, const std::string& node_list, const std::string& launch_address, int node_count) {
+std::string slurm_master(const std::string& wanted, const std::string& node_list, const std::string& launch_address,
+                         int node_count) {
   if (!wanted.empty()) return wanted;
   if (node_count == 1 && !launch_address.empty()) return launch_address;
   if (!node_list.empty()) return first_node(node_list);

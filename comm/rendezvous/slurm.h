@@ -13,7 +13,8 @@ std::vector<int> parse_tasks_per_node(const std::string& where, const std::strin
 std::string first_node(const std::string& node_list);
 
 // Rank 0 runs on the first node of the step; SLURM_LAUNCH_NODE_IPADDR is that node only where the job has one node.
-std::string slurm_master(const std::string& wanted, const std::string& node_list, const std::string& launch_address, int node_count);
+std::string slurm_master(const std::string& wanted, const std::string& node_list, const std::string& launch_address,
+                         int node_count);
 
 // A port that two jobs of one machine seldom share.
 int slurm_port(long long job_id);

@@ -104,9 +104,12 @@ class StarRendezvous : public Rendezvous {
   }
 
   std::string problem_of(const Hello& h) const {
-    if (h.token != bootstrap_.token) return fmt::format("rank {} belongs to another job on port {}", h.rank, bootstrap_.master_port);
-    if (h.world_size != place().world_size) return fmt::format("rank {} says world size {}, rank 0 says {}", h.rank, h.world_size, place().world_size);
-    if (h.rank < 1 || h.rank >= place().world_size) return fmt::format("found rank {}, wanted 1 to {}", h.rank, place().world_size - 1);
+    if (h.token != bootstrap_.token)
+      return fmt::format("rank {} belongs to another job on port {}", h.rank, bootstrap_.master_port);
+    if (h.world_size != place().world_size)
+      return fmt::format("rank {} says world size {}, rank 0 says {}", h.rank, h.world_size, place().world_size);
+    if (h.rank < 1 || h.rank >= place().world_size)
+      return fmt::format("found rank {}, wanted 1 to {}", h.rank, place().world_size - 1);
     if (h.sequence != sequence_) return fmt::format("rank {} is in exchange #{}, rank 0 in #{}", h.rank, h.sequence, sequence_);
     return "";
   }
@@ -128,7 +131,8 @@ class StarRendezvous : public Rendezvous {
 
   void answer(const std::string& route, const std::vector<std::string>& table, const std::string& problem) {
     socket_.send(zmq::buffer(route), zmq::send_flags::sndmore | zmq::send_flags::dontwait);
-    socket_.send(zmq::buffer(ByteWriter().u8(kVersion).i64(sequence_).text(problem).table(table).take()), zmq::send_flags::dontwait);
+    socket_.send(zmq::buffer(ByteWriter().u8(kVersion).i64(sequence_).text(problem).table(table).take()),
+                 zmq::send_flags::dontwait);
   }
 
   // Other ranks. Half a second longer than rank 0 waits, whose answer says who is missing.
@@ -138,7 +142,8 @@ class StarRendezvous : public Rendezvous {
     socket_.send(zmq::buffer(encode(hello)), zmq::send_flags::dontwait);
     zmq::message_t message;
     if (!receive(nullptr, message, patience))
-      throw PeerError({0, "exchange", sequence_, fmt::format("no answer at {} before the deadline", endpoint(bootstrap_.master_address))});
+      throw PeerError(
+          {0, "exchange", sequence_, fmt::format("no answer at {} before the deadline", endpoint(bootstrap_.master_address))});
     ByteReader in(message.to_string_view());
     const bool known = in.u8() == kVersion && in.i64() == sequence_;
     const std::string problem = in.text();
@@ -172,6 +177,8 @@ class StarRendezvous : public Rendezvous {
 
 }  // namespace
 
-std::unique_ptr<Rendezvous> make_star_rendezvous(const Bootstrap& bootstrap) { return std::make_unique<StarRendezvous>(bootstrap); }
+std::unique_ptr<Rendezvous> make_star_rendezvous(const Bootstrap& bootstrap) {
+  return std::make_unique<StarRendezvous>(bootstrap);
+}
 
 }  // namespace muster::comm

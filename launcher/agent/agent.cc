@@ -39,7 +39,8 @@ int block_signals() {
 
 // The daemon that started us may be killed; then nobody else would tell us.
 void end_with_launcher(const Bootstrap& bootstrap) {
-  if (bootstrap.place.source == "mpi" || bootstrap.place.source == "slurm" || bootstrap.place.source == "pmi") prctl(PR_SET_PDEATHSIG, SIGTERM);
+  if (bootstrap.place.source == "mpi" || bootstrap.place.source == "slurm" || bootstrap.place.source == "pmi")
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
 }
 
 std::unique_ptr<comm::Rendezvous> meet(const Bootstrap& bootstrap, const MakeRendezvous& make_mpi) {
@@ -118,7 +119,8 @@ Subprocess worker_process(const Preparation& p, const Place& place, const std::s
   Subprocess worker;
   worker.argv = p.arguments.words();
   worker.argv.insert(worker.argv.begin(), p.device.worker);
-  for (const std::string& word : {std::string("--run-dir"), run_folder, std::string("--device"), p.device.device}) worker.argv.push_back(word);
+  for (const std::string& word : {std::string("--run-dir"), run_folder, std::string("--device"), p.device.device})
+    worker.argv.push_back(word);
   worker.environment = worker_environment(place, run_folder);
   return worker;
 }
@@ -145,8 +147,8 @@ int run_job(comm::Rendezvous& rendezvous, const std::vector<std::string>& words,
   const auto all = exchange_introductions(rendezvous, p);
   if (refused(all, place.rank)) return kExitInput;
   if (place.rank == 0) {
-    log_info("{} rank{} on {} node{} (from {}), {}; run folder {}", place.world_size, place.world_size == 1 ? "" : "s", place.node_count,
-             place.node_count == 1 ? "" : "s", place.source, p.device.device, shown_path(all[0].run_folder));
+    log_info("{} rank{} on {} node{} (from {}), {}; run folder {}", place.world_size, place.world_size == 1 ? "" : "s",
+             place.node_count, place.node_count == 1 ? "" : "s", place.source, p.device.device, shown_path(all[0].run_folder));
   }
   const Verdict verdict = guard(p, place, all[0], signal_fd);
   if (verdict.show) conclude(verdict, all[0].run_folder);

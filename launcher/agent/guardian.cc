@@ -24,16 +24,20 @@ using Type = comm::ControlMessage::Type;
 
 constexpr int kLinkInWorker = 3;
 constexpr long kTurnMs = 50;
-constexpr milliseconds kStopGrace(2000);        // between SIGTERM and SIGKILL for a worker
-constexpr milliseconds kInterruptGrace(600);    // the same where mpirun, which allows one second, is itself ending us
-constexpr milliseconds kLastWords(500);         // for output that is still in the pipes
-constexpr milliseconds kLeadersWord(3000);      // after an interrupt: for the others to end too
+constexpr milliseconds kStopGrace(2000);      // between SIGTERM and SIGKILL for a worker
+constexpr milliseconds kInterruptGrace(600);  // the same where mpirun, which allows one second, is itself ending us
+constexpr milliseconds kLastWords(500);       // for output that is still in the pipes
+constexpr milliseconds kLeadersWord(3000);    // after an interrupt: for the others to end too
 
 }  // namespace
 
 Guardian::Guardian(comm::Place place, comm::ControlMember& control, int signal_fd, const std::string& log_path,
                    const std::string& shown_log_path)
-    : place_(std::move(place)), control_(control), signal_fd_(signal_fd), shown_log_path_(shown_log_path), relay_(place_.rank, log_path) {}
+    : place_(std::move(place)),
+      control_(control),
+      signal_fd_(signal_fd),
+      shown_log_path_(shown_log_path),
+      relay_(place_.rank, log_path) {}
 
 Guardian::~Guardian() {
   if (worker_ > 0 && !worker_gone_) kill(-worker_, SIGKILL);
@@ -56,7 +60,8 @@ Verdict Guardian::run(Subprocess worker) {
 
 void Guardian::start_worker(Subprocess worker) {
   int pair[2];
-  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) refuse("cannot make a socket pair for the worker: {}", std::strerror(errno));
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0)
+    refuse("cannot make a socket pair for the worker: {}", std::strerror(errno));
   link_ = pair[0];
   const int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
   worker.descriptors = {{null, 0}, {relay_.child_stdout(), 1}, {relay_.child_stderr(), 2}, {pair[1], kLinkInWorker}};
@@ -71,9 +76,8 @@ void Guardian::start_worker(Subprocess worker) {
 
 void Guardian::wait() {
   const short link_events = to_worker_.empty() ? ZMQ_POLLIN : ZMQ_POLLIN | ZMQ_POLLOUT;
-  zmq::pollitem_t items[] = {{control_.socket().handle(), 0, ZMQ_POLLIN, 0},
-                             {nullptr, signal_fd_, ZMQ_POLLIN, 0},
-                             {nullptr, link_, link_events, 0}};
+  zmq::pollitem_t items[] = {
+      {control_.socket().handle(), 0, ZMQ_POLLIN, 0}, {nullptr, signal_fd_, ZMQ_POLLIN, 0}, {nullptr, link_, link_events, 0}};
   zmq_poll(items, link_ >= 0 && link_open_ ? 3 : 2, kTurnMs);
   if (link_open_ && (items[2].revents & (ZMQ_POLLIN | ZMQ_POLLERR)) != 0) on_link();
   if (!to_worker_.empty()) flush_link();
@@ -110,7 +114,8 @@ void Guardian::on_frame(const Frame& frame) {
     const int64_t wait_ms = in.i64();
     std::string contribution = in.text();
     if (!in.done() || contribution.size() > comm::kLargestGive)
-      return fail(kExitInternal, true, fmt::format("worker sent a malformed exchange of {} bytes to its agent", frame.body.size()));
+      return fail(kExitInternal, true,
+                  fmt::format("worker sent a malformed exchange of {} bytes to its agent", frame.body.size()));
     control_.send({Type::kGive, number, wait_ms, std::move(contribution), {}});
   } else if (frame.type == FrameType::kFailure) {
     const std::string line = in.text();
@@ -118,7 +123,8 @@ void Guardian::on_frame(const Frame& frame) {
     relay_.reported(line);
     fail(number, number != kExitPeer, line);
   } else {
-    fail(kExitInternal, true, fmt::format("worker sent frame type {}, which only agents send", static_cast<uint32_t>(frame.type)));
+    fail(kExitInternal, true,
+         fmt::format("worker sent frame type {}, which only agents send", static_cast<uint32_t>(frame.type)));
   }
 }
 
@@ -168,7 +174,8 @@ void Guardian::on_worker_end(const Ending& ending) {
 
 // The lowest rank that is left speaks: rank 1, since rank 0 is the one that is gone.
 void Guardian::on_leader_lost() {
-  verdict_ = Verdict{kExitPeer, "rank 0: its agent is lost; the agent or its node is dead or stopped", place_.rank == 1 && interrupted_ == 0};
+  verdict_ = Verdict{kExitPeer, "rank 0: its agent is lost; the agent or its node is dead or stopped",
+                     place_.rank == 1 && interrupted_ == 0};
   stop_worker(kInterruptGrace);
 }
 

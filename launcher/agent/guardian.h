@@ -14,7 +14,7 @@ namespace muster::launcher {
 // How the whole job ended, as every agent hears it.
 struct Verdict {
   int exit_code = 0;
-  std::string line;  // "rank 1 on host: cause"; empty where all went well
+  std::string line;   // "rank 1 on host: cause"; empty where all went well
   bool show = false;  // this agent is the one that prints it
 };
 
@@ -24,7 +24,8 @@ struct Verdict {
 // deadline. The signals SIGCHLD, SIGTERM, SIGINT and SIGHUP must be blocked and readable at `signal_fd`.
 class Guardian {
  public:
-  Guardian(comm::Place place, comm::ControlMember& control, int signal_fd, const std::string& log_path, const std::string& shown_log_path);
+  Guardian(comm::Place place, comm::ControlMember& control, int signal_fd, const std::string& log_path,
+           const std::string& shown_log_path);
   ~Guardian();
   // `worker`: program, arguments and environment; descriptors and the link are added here.
   Verdict run(Subprocess worker);

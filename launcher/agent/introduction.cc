@@ -20,7 +20,8 @@ bool is_bridge(const std::string& name) {
 }
 
 std::string address_of(const ifaddrs& entry) {
-  if (!entry.ifa_addr || entry.ifa_addr->sa_family != AF_INET || !(entry.ifa_flags & IFF_UP) || (entry.ifa_flags & IFF_LOOPBACK)) return "";
+  if (!entry.ifa_addr || entry.ifa_addr->sa_family != AF_INET || !(entry.ifa_flags & IFF_UP) || (entry.ifa_flags & IFF_LOOPBACK))
+    return "";
   if (is_bridge(entry.ifa_name)) return "";
   char text[INET_ADDRSTRLEN] = {};
   inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(entry.ifa_addr)->sin_addr, text, sizeof text);
@@ -30,8 +31,8 @@ std::string address_of(const ifaddrs& entry) {
 }  // namespace
 
 std::string to_text(const Introduction& i) {
-  return nlohmann::json{{"version", kVersion}, {"host", i.host}, {"error", i.error}, {"address", i.address}, {"port", i.port},
-                        {"key", i.key}, {"run_folder", i.run_folder}}
+  return nlohmann::json{{"version", kVersion}, {"host", i.host}, {"error", i.error},          {"address", i.address},
+                        {"port", i.port},      {"key", i.key},   {"run_folder", i.run_folder}}
       .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <ctime>
 
@@ -43,12 +44,18 @@ bool write_fully(int fd, std::string_view bytes) {
   return true;
 }
 
+// The launcher's word: our own stdout is a pipe of mpirun.
+bool stdout_is_terminal() {
+  const char* word = std::getenv("MUSTER_TTY");
+  return word && std::string_view(word) == "1";
+}
+
 bool is_error(const std::string& line) { return line.find("] error:") != std::string::npos; }
 bool is_warning(const std::string& line) { return line.find("] warning:") != std::string::npos; }
 
 }  // namespace
 
-OutputRelay::OutputRelay(int rank, const std::string& log_path) : rank_(rank) {
+OutputRelay::OutputRelay(int rank, const std::string& log_path) : rank_(rank), on_terminal_(stdout_is_terminal()) {
   if (!log_path.empty()) {
     log_.open(log_path, std::ios::trunc);
     if (!log_) refuse("{}: cannot write the log: {}", log_path, std::strerror(errno));
@@ -111,6 +118,7 @@ void OutputRelay::run() {
     if (log_.is_open()) log_.flush();
   }
   for (int i = 0; i < 2; ++i) end_line(pipes_[i].line, i == 1);
+  if (live_line_) write_fully(STDOUT_FILENO, "\n");
   show_held(true);
   if (log_.is_open()) log_.flush();
 }
@@ -121,7 +129,10 @@ bool OutputRelay::take(Pipe& pipe, bool is_stderr) {
   const ssize_t got = read(pipe.ours, block, sizeof block);
   if (got <= 0) return got < 0 && (errno == EAGAIN || errno == EINTR);
   const std::string_view bytes(block, static_cast<size_t>(got));
-  if (rank_ == 0 && !is_stderr) write_fully(STDOUT_FILENO, bytes);
+  if (rank_ == 0 && !is_stderr) {
+    write_fully(STDOUT_FILENO, bytes);
+    live_line_ = on_terminal_ && bytes.back() != '\n';
+  }
   add(pipe, is_stderr, bytes);
   return true;
 }

@@ -53,6 +53,8 @@ class OutputRelay {
   void show_held(bool all);
 
   const int rank_;
+  const bool on_terminal_;
+  bool live_line_ = false;  // the cursor stands behind a line that was to be written over
   std::ofstream log_;
   Pipe pipes_[2];
   std::atomic<bool> finishing_{false};

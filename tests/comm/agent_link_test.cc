@@ -83,8 +83,8 @@ TEST_F(AgentLink, WhoIsMissingIsInTheError) {
 
 TEST_F(AgentLink, AnswersThatAreNoneAreRefused) {
   const std::string answers[] = {
-      encode_frame(FrameType::kTable, ByteWriter().i64(9).table({"a", "b"}).take()),       // another exchange
-      encode_frame(FrameType::kTable, ByteWriter().i64(0).table({"a"}).take()),            // another world size
+      encode_frame(FrameType::kTable, ByteWriter().i64(9).table({"a", "b"}).take()),        // another exchange
+      encode_frame(FrameType::kTable, ByteWriter().i64(0).table({"a"}).take()),             // another world size
       encode_frame(FrameType::kTable, ByteWriter().i64(0).table({"a", "b"}).take() + "x"),  // too long
       encode_frame(FrameType::kTable, "short"),
       encode_frame(FrameType::kGive, ""),

@@ -23,7 +23,9 @@ class LeaderTest : public testing::Test {
     for (int rank = 0; rank < world_size; ++rank) say(rank, {Type::kHello, rank, 0, "host", {}});
   }
   void say(int rank, const ControlMessage& m) { leader_->on_message(rank, m, now_); }
-  void give(int rank, int64_t sequence, const std::string& text, int wait_ms = 60'000) { say(rank, {Type::kGive, sequence, wait_ms, text, {}}); }
+  void give(int rank, int64_t sequence, const std::string& text, int wait_ms = 60'000) {
+    say(rank, {Type::kGive, sequence, wait_ms, text, {}});
+  }
   void fail(int rank, int code, bool primary, const std::string& line) { say(rank, {Type::kFailure, code, primary, line, {}}); }
   void gone(int rank, int code) { say(rank, {Type::kGone, code, 0, "", {}}); }
   // Time passes while the ranks named are alive.
@@ -130,7 +132,8 @@ TEST_F(LeaderTest, ItsOwnStandstillIsNobodysFault) {
 
 TEST_F(LeaderTest, ALateMemberOfAStoppingJobIsStoppedToo) {
   sent_.resize(2);
-  leader_ = std::make_unique<Leader>(2, ControlTiming{}, now_, [this](int rank, const ControlMessage& m) { sent_[rank].push_back(m); });
+  leader_ =
+      std::make_unique<Leader>(2, ControlTiming{}, now_, [this](int rank, const ControlMessage& m) { sent_[rank].push_back(m); });
   say(0, {Type::kHello, 0, 0, "host", {}});
   fail(0, 2, true, "refused");
   EXPECT_TRUE(sent_[1].empty());

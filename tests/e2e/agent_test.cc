@@ -75,14 +75,16 @@ TEST_P(Environments, OneRankFails) {
   for (Job& job : jobs) EXPECT_THAT(job.left(), IsEmpty());
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Environments, testing::Values(as_torchrun, as_slurm), [](const auto& info) { return info.index == 0 ? "torchrun" : "slurm"; });
+INSTANTIATE_TEST_SUITE_P(All, Environments, testing::Values(as_torchrun, as_slurm),
+                         [](const auto& info) { return info.index == 0 ? "torchrun" : "slurm"; });
 
 TEST(Agent, ATakenPort) {
   const Listener taken;
   Job job;
   as_torchrun(job, 0, 2, taken.port);
   EXPECT_EQ(job.run({kMuster, "agent"}), 2);
-  EXPECT_THAT(final_lines(job.err()), ElementsAre(HasSubstr(fmt::format("MUSTER_MASTER_PORT: cannot listen on port {}", taken.port))));
+  EXPECT_THAT(final_lines(job.err()),
+              ElementsAre(HasSubstr(fmt::format("MUSTER_MASTER_PORT: cannot listen on port {}", taken.port))));
 }
 
 TEST(Agent, ARankThatNeverStarts) {

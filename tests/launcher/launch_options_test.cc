@@ -24,7 +24,8 @@ std::string refusal(const std::vector<std::string>& words) {
 }
 
 TEST(LaunchOptions, OwnOptionsAndSettingsMix) {
-  const auto o = parse_launch_options({"run.yaml", "--lr", "-1", "-n", "4", "--dry-run", "--engine=local", "--grace-s", "2.5", "--verbose", "--overlap-grad-reduce"});
+  const auto o = parse_launch_options({"run.yaml", "--lr", "-1", "-n", "4", "--dry-run", "--engine=local", "--grace-s", "2.5",
+                                       "--verbose", "--overlap-grad-reduce"});
   EXPECT_EQ(o.ranks, 4);
   EXPECT_EQ(o.engine, Engine::kLocal);
   EXPECT_EQ(o.grace_s, 2.5);

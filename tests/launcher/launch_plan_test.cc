@@ -57,7 +57,8 @@ TEST(LaunchPlan, OpenMpi4) {
 }
 
 TEST(LaunchPlan, OpenMpi5) {
-  EXPECT_EQ(command(plan({"-n", "4"}, machine(5))), "/bin/mpirun -q -np 4 --bind-to none --map-by :OVERSUBSCRIBE /bin/agent --run-dir runs/today");
+  EXPECT_EQ(command(plan({"-n", "4"}, machine(5))),
+            "/bin/mpirun -q -np 4 --bind-to none --map-by :OVERSUBSCRIBE /bin/agent --run-dir runs/today");
 }
 
 TEST(LaunchPlan, RootIsAllowed) {
@@ -75,7 +76,8 @@ TEST(LaunchPlan, AMachineWithoutSsh) {
   m = machine(5);
   m.ssh = false;
   EXPECT_THAT(command(plan({"-n", "2"}, m)), HasSubstr("--prtemca plm_ssh_agent /bin/true"));
-  EXPECT_THAT(command(plan({"-n", "2", "--hosts", "a,b"}, m)), Not(HasSubstr("plm"))) << "other hosts cannot be reached without one";
+  EXPECT_THAT(command(plan({"-n", "2", "--hosts", "a,b"}, m)), Not(HasSubstr("plm")))
+      << "other hosts cannot be reached without one";
 }
 
 TEST(LaunchPlan, SharedCoresAreSaid) {
@@ -110,7 +112,8 @@ TEST(LaunchPlan, RanksFillTheFirstSlots) {
   EXPECT_THAT(command(p), HasSubstr("--host a:2,b:1"));
   EXPECT_THAT(command(plan({"--hosts", "a:2,b:3", "-n", "2"}, machine(4))), HasSubstr("--host a:2 "));
   EXPECT_THAT(command(plan({"--hosts", "a,b", "-n", "5"}, machine(4))), HasSubstr("--host a:3,b:2"));
-  EXPECT_THAT(command(plan({"--hosts", "a,b,c", "--nnodes", "2", "--nproc-per-node", "4"}, machine(4))), HasSubstr("-np 8 --host a:4,b:4"));
+  EXPECT_THAT(command(plan({"--hosts", "a,b,c", "--nnodes", "2", "--nproc-per-node", "4"}, machine(4))),
+              HasSubstr("-np 8 --host a:4,b:4"));
 }
 
 TEST(LaunchPlan, ASlurmAllocation) {
@@ -126,9 +129,14 @@ TEST(LaunchPlan, LocalEngine) {
   const auto p = plan({"-n", "2", "--engine", "local"}, machine(4));
   ASSERT_EQ(p.processes.size(), 2u);
   EXPECT_THAT(p.processes[1].argv, ElementsAre("/bin/agent", "--run-dir", "runs/today"));
-  for (const auto& wanted : std::map<std::string, std::string>{{"MUSTER_RANK", "1"}, {"MUSTER_WORLD_SIZE", "2"}, {"MUSTER_LOCAL_RANK", "1"},
-                                                               {"MUSTER_LOCAL_WORLD_SIZE", "2"}, {"MUSTER_NODE", "0"}, {"MUSTER_NODE_COUNT", "1"},
-                                                               {"MUSTER_MASTER_ADDR", "127.0.0.1"}, {"MUSTER_MASTER_PORT", "4567"},
+  for (const auto& wanted : std::map<std::string, std::string>{{"MUSTER_RANK", "1"},
+                                                               {"MUSTER_WORLD_SIZE", "2"},
+                                                               {"MUSTER_LOCAL_RANK", "1"},
+                                                               {"MUSTER_LOCAL_WORLD_SIZE", "2"},
+                                                               {"MUSTER_NODE", "0"},
+                                                               {"MUSTER_NODE_COUNT", "1"},
+                                                               {"MUSTER_MASTER_ADDR", "127.0.0.1"},
+                                                               {"MUSTER_MASTER_PORT", "4567"},
                                                                {"MUSTER_JOB_TOKEN", "token"}}) {
     EXPECT_THAT(p.processes[1].environment, Contains(wanted));
   }
@@ -150,7 +158,8 @@ TEST(LaunchPlan, Contradictions) {
   EXPECT_THAT(refusal({"--hosts", "a,b"}, machine(0)), HasSubstr("ranks on other hosts need mpirun"));
   EXPECT_THAT(refusal({"--hosts", "a,b", "--engine", "local"}, machine(4)), HasSubstr("--engine local"));
   EXPECT_THAT(refusal({"--nnodes", "2"}, machine(4)), HasSubstr("--nnodes: found 2"));
-  EXPECT_THAT(refusal({"-n", "3", "--nproc-per-node", "2"}, machine(4)), HasSubstr("-n: found 3, but --nproc-per-node 2 on 1 node makes 2"));
+  EXPECT_THAT(refusal({"-n", "3", "--nproc-per-node", "2"}, machine(4)),
+              HasSubstr("-n: found 3, but --nproc-per-node 2 on 1 node makes 2"));
   EXPECT_THAT(refusal({"--hosts", "a", "--nnodes", "2"}, machine(4)), HasSubstr("--nnodes: found 2, but 1 hosts"));
   EXPECT_EQ(refusal({"--hosts", "here:2", "--engine", "local"}, machine(4)), "accepted");
 }

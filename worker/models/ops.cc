@@ -2,6 +2,7 @@
 
 #include <optional>
 
+#include <ATen/ops/addmm.h>
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/embedding_dense_backward.h>
 #include <ATen/ops/mm.h>
@@ -28,10 +29,17 @@ Maybe maybe(const Parameter* p) { return p ? Maybe(p->tensor) : std::nullopt; }
 
 bool wants_gradient(const Parameter* p) { return p && !p->frozen; }
 
-// Adds a^T b to the gradient of `weight`: one matrix product straight into the buffer where the dtypes allow it.
+// Adds a^T b to the gradient of `weight`: one matrix product straight into the buffer where the device can.
 void add_product_gradient(Parameter& weight, const at::Tensor& a, const at::Tensor& b) {
-  if (weight.grad.scalar_type() != a.scalar_type()) return weight.add_gradient(at::mm(a.t(), b));
-  kernels::matmul_tn_out(weight.grad, a, b, weight.accumulates());
+  const bool same_dtype = weight.grad.scalar_type() == a.scalar_type();
+  if (!same_dtype && !a.is_cuda()) return weight.add_gradient(at::mm(a.t(), b));
+  if (same_dtype) {
+    kernels::matmul_tn_out(weight.grad, a, b, weight.accumulates());
+  } else if (weight.accumulates()) {  // 16-bit factors, float32 sum and result
+    at::addmm_outf(weight.grad, a.t(), b, weight.grad.scalar_type(), 1, 1, weight.grad);
+  } else {
+    at::mm_outf(a.t(), b, weight.grad.scalar_type(), weight.grad);
+  }
   weight.report();
 }
 

@@ -1,6 +1,7 @@
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/cuda/CUDAGeneratorImpl.h>
+#include <ATen/ops/ones.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAStream.h>
 
@@ -20,6 +21,12 @@ int ordinal_of(const comm::Place& place) {
   return place.local_rank % count;
 }
 
+// Runs one small backward pass: the thread in which autograd works on this device gets its CUDA context before cuBLAS asks for
+// one there (and warns).
+void wake_autograd(at::Device device) {
+  at::ones({1}, at::TensorOptions().device(device)).set_requires_grad(true).mul(2.0).sum().backward();
+}
+
 }  // namespace
 
 at::Device open_device(const RunConfig& config, const comm::Place& place) {
@@ -34,7 +41,9 @@ at::Device open_device(const RunConfig& config, const comm::Place& place) {
   at::globalContext().setAllowTF32CuDNN(tf32);
   auto generator = at::cuda::detail::getDefaultCUDAGenerator(static_cast<c10::DeviceIndex>(ordinal));
   generator.set_current_seed(static_cast<uint64_t>(config.seed) + 0x9E3779B97F4A7C15ull * static_cast<uint64_t>(place.rank + 1));
-  return {at::kCUDA, static_cast<c10::DeviceIndex>(ordinal)};
+  const at::Device device(at::kCUDA, static_cast<c10::DeviceIndex>(ordinal));
+  wake_autograd(device);
+  return device;
 }
 
 std::unique_ptr<comm::Communicator> open_communicator(const RunConfig& config, at::Device device, comm::Rendezvous& rendezvous) {

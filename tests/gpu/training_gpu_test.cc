@@ -1,0 +1,73 @@
+// Training on a GPU follows training on the CPU.
+
+#include <ATen/Context.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <gtest/gtest.h>
+
+#include "tests/training/ranks.h"
+#include "worker/train/device.h"
+
+namespace muster::worker {
+namespace {
+
+class Losses : public Observer {
+ public:
+  void on_step(const StepReport& report) override { values.push_back(report.loss); }
+  void on_evaluation(const EvaluationReport& report) override { val_loss = report.val_loss; }
+  std::vector<double> values;
+  double val_loss = 0;
+};
+
+Losses train(RunConfig config, const std::string& device) {
+  config.device = device;
+  config.log_interval = 1;
+  const Dataset data = testing::hashed_dataset();
+  const auto rendezvous = comm::make_single_rendezvous();
+  const auto communicator = comm::make_loopback_communicator();
+  const at::Device where = device == "cpu" ? at::Device(at::kCPU) : open_device(config, rendezvous->place());
+  Losses losses;
+  Trainer(config, data, *rendezvous, *communicator, where).run(&losses);
+  return losses;
+}
+
+RunConfig config_for(const std::string& precision, int64_t accumulation) {
+  RunConfig c = testing::small_config(1, 12, accumulation);
+  c.precision = precision;
+  c.add_bias_linear = true;
+  return c;
+}
+
+class TrainingOnGpu : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (c10::cuda::device_count() == 0) GTEST_SKIP() << "needs a GPU";
+  }
+  void expect_same(const RunConfig& config, double tolerance) {
+    const Losses cpu = train(config, "cpu"), gpu = train(config, "cuda");
+    ASSERT_EQ(cpu.values.size(), gpu.values.size());
+    for (size_t i = 0; i < cpu.values.size(); ++i) EXPECT_NEAR(cpu.values[i], gpu.values[i], tolerance) << "step " << i + 1;
+    EXPECT_NEAR(cpu.val_loss, gpu.val_loss, tolerance);
+  }
+};
+
+TEST_F(TrainingOnGpu, Float64) { expect_same(config_for("fp64", 1), 1e-10); }
+TEST_F(TrainingOnGpu, Float64WithDropoutIsTheSameMask) {
+  RunConfig c = config_for("fp64", 2);
+  c.hidden_dropout = c.attention_dropout = 0.2;  // float64 attention is composed, so its dropout is ours too
+  expect_same(c, 1e-10);
+}
+TEST_F(TrainingOnGpu, Float32) { expect_same(config_for("fp32", 1), 1e-4); }
+TEST_F(TrainingOnGpu, Float32Accumulated) { expect_same(config_for("fp32", 3), 1e-4); }
+TEST_F(TrainingOnGpu, BFloat16) {
+  expect_same(config_for("bf16", 1), 3e-2);
+  expect_same(config_for("bf16", 3), 3e-2);
+}
+
+TEST_F(TrainingOnGpu, TwiceIsBitEqual) {
+  RunConfig c = config_for("bf16", 2);
+  c.hidden_dropout = 0.1;
+  EXPECT_EQ(train(c, "cuda").values, train(c, "cuda").values);
+}
+
+}  // namespace
+}  // namespace muster::worker
