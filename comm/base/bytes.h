@@ -58,7 +58,7 @@ class ByteReader {
   }
   bool ok() const { return ok_; }
   // Everything was there, and nothing is left over.
-  bool done() const { return ok_; }
+  bool done() const { return ok_ && left_.empty(); }
 
  private:
   template <typename T>

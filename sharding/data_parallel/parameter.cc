@@ -1,6 +1,13 @@
 #include "sharding/data_parallel/parameter.h"
 
+#include <utility>
+
 namespace muster::sharding {
+
+const at::Tensor& Parameter::use() {
+  if (const comm::WorkPtr work = std::exchange(arriving, nullptr)) work->wait();
+  return tensor;
+}
 
 void Parameter::add_gradient(const at::Tensor& g) {
   if (has_grad) {

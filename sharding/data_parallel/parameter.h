@@ -8,6 +8,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "comm/collective/communicator.h"
+
 namespace muster::sharding {
 
 // How a parameter starts: normal(0, std) drawn from (seed, name, element), or a constant.
@@ -35,6 +37,7 @@ struct Parameter {
   at::Tensor grad;     // sum over the micro-batches of this step so far; undefined content until has_grad
   bool has_grad = false;
   int reported = 0;    // in the present backward pass
+  comm::WorkPtr arriving;  // set while other ranks' parts of the value are on their way
   std::function<void(Parameter&)> on_complete;  // set by the reducer: all `uses` have reported
 
   int64_t numel() const {
@@ -42,6 +45,9 @@ struct Parameter {
     for (const int64_t d : shape) n *= d;
     return n;
   }
+
+  // The value, whole: waits for what is still arriving (on a GPU the current stream does). Operations take it from here.
+  const at::Tensor& use();
 
   // Adds g (any float dtype, this shape) to the gradient and reports it.
   void add_gradient(const at::Tensor& g);

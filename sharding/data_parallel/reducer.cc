@@ -41,12 +41,26 @@ void check_same_parameters(const std::vector<Parameter*>& parameters, comm::Rend
 }
 
 Reducer::Reducer(FlatModel& model, comm::Communicator& communicator, Options options)
-    : model_(model), communicator_(communicator), options_(options) {
+    : model_(model), communicator_(communicator), options_(options), rebuilt_(options.zero_stage > 0) {
+  find_owned();
   for (Parameter* p : model_.parameters()) p->on_complete = [this](Parameter& q) { completed(q); };
 }
 
 Reducer::~Reducer() {
   for (Parameter* p : model_.parameters()) p->on_complete = nullptr;
+}
+
+void Reducer::find_owned() {
+  owned_.clear();
+  for (const auto& bucket : model_.partition().buckets()) {
+    const int64_t parts = shards_optimizer() ? communicator_.size() : 1, part = shards_optimizer() ? communicator_.rank() : 0;
+    MUSTER_CHECK_EQ(bucket.size() % (parts * Partition::kAlignElements), 0);
+    OwnedRange range;
+    range.begin = bucket.begin + bucket.size() / parts * part;
+    range.end = range.begin + bucket.size() / parts;
+    range.decay_end = std::clamp(bucket.decay_end, range.begin, range.end);
+    owned_.push_back(range);
+  }
 }
 
 void Reducer::broadcast_parameters() { communicator_.broadcast(model_.param_buffer(), 0)->wait(); }
@@ -78,7 +92,12 @@ void Reducer::launch(int bucket) {
     Parameter& p = *model_.parameters()[i];
     if (!p.has_grad) p.grad.zero_();  // unused in every micro-batch of this step
   }
-  works_.push_back(communicator_.all_reduce(model_.grad_bucket(bucket)));
+  const at::Tensor gradients = model_.grad_bucket(bucket);
+  if (shards_optimizer()) {
+    works_.push_back(communicator_.reduce_scatter(model_.grad_buffer().narrow(0, owned_[bucket].begin, owned_[bucket].size()), gradients));
+  } else {
+    works_.push_back(communicator_.all_reduce(gradients));
+  }
 }
 
 void Reducer::finalize() {
@@ -90,12 +109,26 @@ void Reducer::finalize() {
   for (Parameter* p : model_.parameters()) p->has_grad = false;
 }
 
+void Reducer::publish() {
+  if (!shards_optimizer()) return;
+  const auto& buckets = model_.partition().buckets();
+  // Backwards: the forward pass needs the last bucket's parameters first.
+  for (size_t b = buckets.size(); b-- > 0;) {
+    const at::Tensor all = model_.param_buffer().narrow(0, buckets[b].begin, buckets[b].size());
+    const comm::WorkPtr work = communicator_.all_gather(all, model_.param_buffer().narrow(0, owned_[b].begin, owned_[b].size()));
+    if (!options_.overlap) work->wait();
+    for (const int i : buckets[b].parameters) model_.parameters()[i]->arriving = work;
+  }
+}
+
 std::optional<Partition> Reducer::rebuild_once() {
   if (rebuilt_) return std::nullopt;
   rebuilt_ = true;
   const auto order = arrival_order_of_rank0();
   log_debug("buckets rebuilt in arrival order: {}", fmt::join(order, " "));
-  return model_.rebuild(order);
+  Partition old = model_.rebuild(order);
+  find_owned();
+  return old;
 }
 
 std::vector<int> Reducer::arrival_order_of_rank0() {

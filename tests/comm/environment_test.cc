@@ -20,6 +20,8 @@ struct Good {
   std::string master;      // address:port
 };
 
+void PrintTo(const Good& c, std::ostream* out) { *out << c.name; }
+
 std::vector<int> numbers(const Place& p) {
   return {p.rank, p.world_size, p.local_rank, p.local_world_size, p.node, p.node_count};
 }
@@ -138,6 +140,8 @@ struct Bad {
   Environment environment;
   std::string words;  // of the refusal
 };
+
+void PrintTo(const Bad& c, std::ostream* out) { *out << c.name; }
 
 const std::vector<Bad>& bad_cases() {
   static const std::vector<Bad> all = {

@@ -41,7 +41,7 @@ class LeaderTest : public testing::Test {
     for (const auto& m : sent_[rank]) out.push_back(m.type);
     return out;
   }
-  const ControlMessage& last(int rank) const { return sent_[rank].back(); }
+  ControlMessage last(int rank) const { return sent_[rank].empty() ? ControlMessage{} : sent_[rank].back(); }
 
   Leader::Time now_ = Clock::now();
   std::unique_ptr<Leader> leader_;

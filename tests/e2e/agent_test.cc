@@ -47,13 +47,18 @@ void as_slurm(Job& job, int rank, int ranks, int port) {
   job.set("MUSTER_MASTER_PORT", std::to_string(port));
 }
 
-class Environments : public testing::TestWithParam<void (*)(Job&, int, int, int)> {};
+class Environments : public testing::TestWithParam<std::string> {
+ protected:
+  static void prepare(Job& job, int rank, int ranks, int port) {
+    GetParam() == "slurm" ? as_slurm(job, rank, ranks, port) : as_torchrun(job, rank, ranks, port);
+  }
+};
 
 TEST_P(Environments, RanksMeet) {
   const int port = Listener().port;
   Job jobs[2];
   for (int rank = 0; rank < 2; ++rank) {
-    GetParam()(jobs[rank], rank, 2, port);
+    prepare(jobs[rank], rank, 2, port);
     jobs[rank].begin({kMuster, "agent", "--run-dir", jobs[0].run_folder()});
   }
   for (Job& job : jobs) EXPECT_EQ(job.end(), 0) << job.err();
@@ -64,7 +69,7 @@ TEST_P(Environments, OneRankFails) {
   const int port = Listener().port;
   Job jobs[2];
   for (int rank = 0; rank < 2; ++rank) {
-    GetParam()(jobs[rank], rank, 2, port);
+    prepare(jobs[rank], rank, 2, port);
     jobs[rank].set("FAKE_MODE", "exit:9");
     jobs[rank].set("FAKE_RANK", "1");
     jobs[rank].begin({kMuster, "agent", "--run-dir", jobs[0].run_folder()});
@@ -75,8 +80,7 @@ TEST_P(Environments, OneRankFails) {
   for (Job& job : jobs) EXPECT_THAT(job.left(), IsEmpty());
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Environments, testing::Values(as_torchrun, as_slurm),
-                         [](const auto& info) { return info.index == 0 ? "torchrun" : "slurm"; });
+INSTANTIATE_TEST_SUITE_P(All, Environments, testing::Values("torchrun", "slurm"), [](const auto& info) { return info.param; });
 
 TEST(Agent, ATakenPort) {
   const Listener taken;

@@ -155,6 +155,36 @@ TEST(Reducer, AccumulationCommunicatesOnceAStep) {
   });
 }
 
+TEST(ZeroOne, OwnedGradientsAreSummedAndParametersComeTogether) {
+  for (const int ranks : {1, 2, 3, 4, 7}) {
+    run_ranks(ranks, [&](comm::Rendezvous&, comm::Communicator& communicator) {
+      Parameter a = make("a", {50}), b = make("b", {7}, false);
+      PartitionOptions options;
+      options.first_bucket_bytes = 8;
+      options.shards = ranks;
+      FlatModel flat({&a, &b}, at::Device(at::kCPU), at::kDouble, at::kDouble, options);
+      Reducer reducer(flat, communicator, {true, 1});
+      int64_t owned = 0;
+      for (int step = 0; step < 3; ++step) {
+        reducer.begin_backward(true);
+        if (communicator.rank() == 0) give(a, 2);  // the others do not use it
+        give(b, 1);
+        reducer.finalize();
+        for (const auto& range : reducer.owned()) {
+          owned += range.size();
+          const at::Tensor parameters = flat.param_buffer().narrow(0, range.begin, range.size());
+          parameters.add_(flat.grad_buffer().narrow(0, range.begin, range.size()));  // what an optimizer does
+        }
+        reducer.publish();
+        EXPECT_FALSE(reducer.rebuild_once());
+        EXPECT_TRUE(a.use().eq(2.0 * (step + 1)).all().item<bool>());
+        EXPECT_TRUE(b.use().eq(1.0 * ranks * (step + 1)).all().item<bool>());
+      }
+      EXPECT_EQ(owned, 3 * flat.partition().size() / ranks);
+    });
+  }
+}
+
 TEST(Reducer, ParametersThatDifferAreNamed) {
   try {
     run_ranks(3, [](comm::Rendezvous& rendezvous, comm::Communicator& communicator) {

@@ -78,6 +78,7 @@ std::vector<ConfigKey> build_keys() {
       number("data parallel", "reduce_bucket_size_mb", &C::reduce_bucket_size_mb, 0, 1e6, "MiB", "of a gradient bucket"),
       number("data parallel", "first_bucket_size_mb", &C::first_bucket_size_mb, 0, 1e6, "MiB", "of the first bucket"),
       flag("data parallel", "overlap_grad_reduce", &C::overlap_grad_reduce, "reduce gradients while the backward pass runs"),
+      number("data parallel", "zero_optimization.stage", &C::zero_stage, 0, 1, "", "0: replicate; 1: optimizer state sharded over the ranks"),
   };
 }
 
@@ -221,6 +222,8 @@ const std::vector<ConfigAlias>& config_aliases() {
       {"gradient_clipping", {"clip_grad"}},
       {"max_grad_norm", {"clip_grad"}},
       {"bucket_cap_mb", {"reduce_bucket_size_mb"}},
+      {"stage", {"zero_optimization.stage"}},
+      {"zero_stage", {"zero_optimization.stage"}},
       {"dtype", {"precision"}},
       {"out_dir", {"run_dir"}},
       {"train_batch_size", {"global_batch_size"}},

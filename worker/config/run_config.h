@@ -56,6 +56,7 @@ struct RunConfig {
   double reduce_bucket_size_mb = 25;    // MiB
   double first_bucket_size_mb = 1;      // MiB
   bool overlap_grad_reduce = true;
+  int64_t zero_stage = 0;               // "zero_optimization.stage": 0 replicate, 1 optimizer state sharded over the ranks
 };
 
 // Where a value came from, for messages: "run.yaml:12", "--lr".

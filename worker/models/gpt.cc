@@ -145,7 +145,7 @@ at::Tensor Gpt::loss(const at::Tensor& tokens, const at::Tensor& targets, const 
 at::Tensor Gpt::next_token_logits(const at::Tensor& tokens) {
   const c10::AutoGradMode no_graph(false);
   const at::Tensor x = body(tokens, {}).view({tokens.size(0), tokens.size(1), -1}).select(1, -1);
-  return at::mm(x, head().tensor.t());
+  return at::mm(x, head().use().t());
 }
 
 }  // namespace

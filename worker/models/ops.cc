@@ -25,7 +25,7 @@ Parameter* parameter(AutogradContext* ctx, const char* key) { return reinterpret
 
 // Autograd takes no undefined tensor, but an empty optional.
 using Maybe = std::optional<at::Tensor>;
-Maybe maybe(const Parameter* p) { return p ? Maybe(p->tensor) : std::nullopt; }
+Maybe maybe(Parameter* p) { return p ? Maybe(p->use()) : std::nullopt; }
 
 bool wants_gradient(const Parameter* p) { return p && !p->frozen; }
 
@@ -157,15 +157,15 @@ struct HeadLoss : Function<HeadLoss> {
 }  // namespace
 
 at::Tensor embedding(const at::Tensor& tokens, Parameter& token_table, Parameter& position_table) {
-  return Embedding::apply(token_table.tensor, position_table.tensor, tokens, &token_table, &position_table);
+  return Embedding::apply(token_table.use(), position_table.use(), tokens, &token_table, &position_table);
 }
 
 at::Tensor linear(const at::Tensor& x, Parameter& weight, Parameter* bias) {
-  return Linear::apply(x, weight.tensor, maybe(bias), &weight, bias);
+  return Linear::apply(x, weight.use(), maybe(bias), &weight, bias);
 }
 
 std::tuple<at::Tensor, at::Tensor> residual_norm(const at::Tensor& residual, const at::Tensor& branch, Parameter& weight, Parameter* bias) {
-  const auto out = ResidualNorm::apply(residual, branch.defined() ? Maybe(branch) : std::nullopt, weight.tensor, maybe(bias), &weight, bias);
+  const auto out = ResidualNorm::apply(residual, branch.defined() ? Maybe(branch) : std::nullopt, weight.use(), maybe(bias), &weight, bias);
   return {branch.defined() ? out[1] : residual, out[0]};
 }
 
@@ -174,8 +174,8 @@ at::Tensor gelu(const at::Tensor& x) { return Gelu::apply(x); }
 at::Tensor dropout(const at::Tensor& x, const kernels::DropoutKey& key) { return key.p == 0 ? x : Dropout::apply(x, key); }
 
 at::Tensor head_loss(const at::Tensor& x, Parameter& weight, const at::Tensor& targets) {
-  if (!c10::GradMode::is_enabled()) return kernels::cross_entropy(kernels::matmul_nt(x, weight.tensor), targets);
-  return HeadLoss::apply(x, weight.tensor, targets, &weight);
+  if (!c10::GradMode::is_enabled()) return kernels::cross_entropy(kernels::matmul_nt(x, weight.use()), targets);
+  return HeadLoss::apply(x, weight.use(), targets, &weight);
 }
 
 }  // namespace muster::worker::ops

@@ -11,10 +11,11 @@
 namespace muster::worker {
 namespace {
 
-sharding::PartitionOptions partition_options(const RunConfig& config) {
+sharding::PartitionOptions partition_options(const RunConfig& config, int world_size) {
   sharding::PartitionOptions options;
   options.bucket_bytes = static_cast<int64_t>(config.reduce_bucket_size_mb * (1 << 20));
   options.first_bucket_bytes = static_cast<int64_t>(config.first_bucket_size_mb * (1 << 20));
+  if (config.zero_stage > 0) options.shards = world_size;
   return options;
 }
 
@@ -38,14 +39,14 @@ Trainer::Trainer(const RunConfig& config, const Dataset& data, comm::Rendezvous&
       data_(data),
       loader_(data.train, loader_options(config, place_)),
       model_(make_model(config, data.vocab_size)),
-      flat_(model_->parameters(), device, precision_of(config).parameters, precision_of(config).gradients, partition_options(config)),
-      reducer_(flat_, communicator, {config.overlap_grad_reduce}),
+      flat_(model_->parameters(), device, precision_of(config).parameters, precision_of(config).gradients, partition_options(config, place_.world_size)),
+      reducer_(flat_, communicator, {config.overlap_grad_reduce, static_cast<int>(config.zero_stage)}),
       reported_at_(Clock::now()),
       best_val_loss_(std::numeric_limits<double>::infinity()) {
   sharding::check_same_parameters(flat_.parameters(), rendezvous, Deadline::after(milliseconds(static_cast<int64_t>(config.start_timeout_s * 1000))));
   initialize_parameters(flat_.parameters(), static_cast<uint64_t>(config.seed));
   reducer_.broadcast_parameters();
-  optimizer_ = std::make_unique<AdamW>(flat_, config);
+  optimizer_ = std::make_unique<AdamW>(flat_, reducer_, config);
   training_step_ = std::make_unique<TrainingStep>(config, *model_, flat_, reducer_, *optimizer_, communicator);
 }
 

@@ -29,6 +29,7 @@ class Trainer {
 
   Model& model() { return *model_; }
   const sharding::FlatModel& flat() const { return flat_; }
+  const AdamW& optimizer() const { return *optimizer_; }
 
  private:
   void train_step(int64_t step, Observer* observer);

@@ -19,6 +19,7 @@ StepOutcome TrainingStep::run(const std::vector<Batch>& micro_batches, int64_t s
   totals_work_->wait();
   const at::Tensor norm = global_norm();
   optimizer_.step(grad_scale(norm), learning_rate(config_, step));
+  reducer_.publish();
   if (const auto old_layout = reducer_.rebuild_once()) optimizer_.relayout(*old_layout);
   return {totals_, norm};
 }
@@ -35,7 +36,11 @@ void TrainingStep::forward_backward(const Batch& batch, int64_t step, bool last)
 
 at::Tensor TrainingStep::global_norm() const {
   const c10::AutoGradMode no_graph(false);
-  return kernels::sum_of_squares(flat_.grad_buffer()).sqrt_().div_(totals_[1]);
+  if (!reducer_.shards_optimizer()) return kernels::sum_of_squares(flat_.grad_buffer()).sqrt_().div_(totals_[1]);
+  at::Tensor squares = at::zeros({1}, totals_.options());
+  for (const auto& range : reducer_.owned()) squares.add_(kernels::sum_of_squares(flat_.grad_buffer().narrow(0, range.begin, range.size())));
+  communicator_.all_reduce(squares)->wait();
+  return squares.sqrt_().div_(totals_[1]);
 }
 
 // Gradients are sums over tokens: 1 / tokens makes them a mean, min(1, clip / norm) clips it.
