@@ -33,7 +33,7 @@ std::vector<Subprocess> processes_of(const LaunchPlan& plan, const Machine& mach
     process.environment = planned.environment;
     process.environment.insert(inherited.begin(), inherited.end());
     process.descriptors = {{null_fd, 0}, {1, 1}, {2, 2}};
-    
+    process.signal_at_parents_end = SIGTERM;
     out.push_back(std::move(process));
   }
   return out;

@@ -80,6 +80,16 @@ TEST_P(Engines, RefusedInputIsShownOnceInTheWorkersWords) {
   EXPECT_THAT(job.left(), IsEmpty());
 }
 
+TEST_P(Engines, AStubbornRankDoesNotKeepAFailure) {
+  Job job;
+  job.set("FAKE_MODE", "segfault");
+  job.set("FAKE_RANK", "1");
+  job.set("FAKE_OTHERS", "stubborn");
+  EXPECT_EQ(job.run(command(job, 2)), 139);
+  EXPECT_THAT(final_lines(job.err()), ElementsAre(HasSubstr("worker killed by signal 11 (SIGSEGV)"))) << job.err();
+  EXPECT_THAT(job.left(), IsEmpty());
+}
+
 TEST_P(Engines, RefusedConfigurationStartsNothing) {
   Job job;
   auto argv = command(job, 2);

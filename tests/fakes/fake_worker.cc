@@ -1,4 +1,5 @@
-// A worker without training, for the launcher's tests. FAKE_MODE says what it does, FAKE_RANK on which rank (else "ok"):
+// A worker without training, for the launcher's tests. FAKE_MODE says what it does, FAKE_RANK on which ranks; the others do
+// FAKE_OTHERS, or "ok":
 //
 //   ok            three exchanges, checked; ends with 0
 //   exit:N        two exchanges, then exits with N       early:N   exits with N before the first exchange
@@ -73,7 +74,7 @@ void after_exchange(const std::string& mode, comm::Rendezvous& rendezvous) {
 int run(comm::Rendezvous& rendezvous) {
   const int rank = rendezvous.place().rank;
   log_init(fmt::format("rank {}", rank));
-  const std::string mode = chosen(rank) ? environment("FAKE_MODE", "ok") : "ok";
+  const std::string mode = chosen(rank) ? environment("FAKE_MODE", "ok") : environment("FAKE_OTHERS", "ok");
   if (environment("FAKE_MODE", "") == "late") {
     if (mode == "late") sleep_long();
     exchange(rendezvous, milliseconds(300));

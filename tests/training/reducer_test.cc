@@ -185,6 +185,29 @@ TEST(ZeroOne, OwnedGradientsAreSummedAndParametersComeTogether) {
   }
 }
 
+TEST(WeightDecay, ShrinksMatricesOnceAndNothingElse) {
+  for (const int stage : {0, 1}) {
+    run_ranks(3, [&](comm::Rendezvous&, comm::Communicator& communicator) {
+      Parameter a = make("a", {50}), b = make("b", {70}, false), c = make("c", {40});
+      PartitionOptions options;
+      options.shards = 3;
+      FlatModel flat({&a, &b, &c}, at::Device(at::kCPU), at::kDouble, at::kDouble, options);
+      flat.param_buffer().fill_(1);
+      Reducer reducer(flat, communicator, {true, stage});
+      worker::RunConfig config;
+      config.weight_decay = 0.5;
+      worker::AdamW adamw(flat, reducer, config);
+      reducer.begin_backward(true);
+      reducer.finalize();  // no gradient at all
+      adamw.step(at::ones({1}, at::kDouble), 0.1);
+      reducer.publish();
+      EXPECT_TRUE(a.use().eq(0.95).all().item<bool>());
+      EXPECT_TRUE(b.use().eq(1.0).all().item<bool>());
+      EXPECT_TRUE(c.use().eq(0.95).all().item<bool>());
+    });
+  }
+}
+
 TEST(Reducer, ParametersThatDifferAreNamed) {
   try {
     run_ranks(3, [](comm::Rendezvous& rendezvous, comm::Communicator& communicator) {

@@ -105,12 +105,10 @@ at::Tensor cross_entropy_cpu(at::Tensor logits, const at::Tensor& targets, bool 
     using T = decltype(zero);
     T* values = data_of<T>(in);
     at::parallel_for(0, rows, grain_for_rows(width), [&](int64_t begin, int64_t end) {
-      std::vector<T> scratch(gradient ? 0 : width);
       for (int64_t i = begin; i < end; ++i) {
         MUSTER_CHECK_LT(target[i], width);
         T* row = values + i * width;
-        if (!gradient) row = std::copy_n(row, width, scratch.data()) - width;
-        losses[i] = cross_entropy_row(row, width, target[i]);
+        losses[i] = gradient ? cross_entropy_row(row, width, target[i]) : cross_entropy_loss(row, width, target[i]);
       }
     });
     return 0;

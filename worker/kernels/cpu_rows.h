@@ -30,6 +30,9 @@ double square_sum(const double* x, int64_t n);
 // -log softmax(row)[target], and the row becomes the gradient; target < 0: zero and a zero row.
 double cross_entropy_row(float* row, int64_t n, int64_t target);
 double cross_entropy_row(double* row, int64_t n, int64_t target);
+// The same without the gradient.
+double cross_entropy_loss(const float* row, int64_t n, int64_t target);
+double cross_entropy_loss(const double* row, int64_t n, int64_t target);
 
 void gelu_range(const float* x, float* y, int64_t n);
 void gelu_range(const double* x, double* y, int64_t n);

@@ -49,4 +49,19 @@ MUSTER_CLONES float vector_exp_sum(float* x, int64_t n, float scale, float top) 
   return sum;
 }
 
+MUSTER_CLONES float vector_sum_of_exp(const float* x, int64_t n, float top) {
+  float lanes[kLanes] = {}, rest[kLanes];
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    for (int l = 0; l < kLanes; ++l) lanes[l] += exp_negative(x[i + l] - top);
+  }
+  if (i < n) {
+    for (int l = 0; l < kLanes; ++l) rest[l] = i + l < n ? x[i + l] - top : -1000.0f;  // whose exp is 0
+    for (int l = 0; l < kLanes; ++l) lanes[l] += exp_negative(rest[l]);
+  }
+  float sum = 0;
+  for (const float lane : lanes) sum += lane;
+  return sum;
+}
+
 }  // namespace muster::worker::kernels

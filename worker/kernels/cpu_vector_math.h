@@ -34,5 +34,6 @@ float vector_max(const float* x, int64_t n);                                  //
 float vector_dot(const float* x, const float* y, int64_t n);
 void vector_scale(float* x, int64_t n, float factor);
 float vector_exp_sum(float* x, int64_t n, float scale, float top);  // x = exp(scale * (x - top)); returns the sum
+float vector_sum_of_exp(const float* x, int64_t n, float top);      // sum of exp(x - top), x unchanged
 
 }  // namespace muster::worker::kernels
