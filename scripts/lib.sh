@@ -27,12 +27,15 @@ jobs_here() {
   echo $((cores > 0 ? cores : 1))
 }
 
-# Prints the folder of a LibTorch other than that of .venv: $MUSTER_TORCH, else a torch 2.11 of python3; nothing where there is none.
+# Prints the folder of the LibTorch that stands in for .venv's: $MUSTER_TORCH, else, where there is no .venv, a torch 2.11 of python3;
+# nothing where there is none.
 foreign_torch() {
   if [[ -n ${MUSTER_TORCH:-} ]]; then
     echo "$MUSTER_TORCH"
     return
   fi
+  # python3 may be that of an activated .venv.
+  [[ ! -d $root/.venv ]] || return 0
   python3 - <<'PY' 2>/dev/null || true
 import importlib.util, os, re
 spec = importlib.util.find_spec("torch")

@@ -38,6 +38,7 @@ class FakeDevice : public DeviceApi {
  public:
   FakeDevice(CallLog& log, std::string identity, const std::atomic<bool>& events_pass) : log_(log), identity_(std::move(identity)), events_pass_(events_pass) {}
   std::string identity() override { return identity_; }
+  at::Device tensor_device() override { return at::Device(at::kCPU); }
   cudaStream_t communication_stream() override { return nullptr; }
   void communication_follows_current() override { log_.add("communication follows current"); }
   std::shared_ptr<DeviceEvent> record_communication() override {

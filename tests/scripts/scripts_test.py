@@ -81,6 +81,43 @@ class Setup(ScriptCase):
         self.assertIn("MUSTER_TORCH: found no lib/libtorch_cpu.so under '/nowhere'", done.output)
 
 
+    def python_with_torch(self):
+        """A python3 that has torch 2.11; as it is where .venv is activated, or on a GPU machine."""
+        package = self.root / "site/torch"
+        (package / "lib").mkdir(parents=True)
+        (package / "lib/libtorch_cpu.so").touch()
+        (package / "__init__.py").touch()
+        (package / "version.py").write_text("__version__ = '2.11.0'\n")
+        self.program(self.fakes / "dpkg-query", "echo installed")
+        return {"PYTHONPATH": str(self.root / "site")}
+
+    def test_torch_of_python3_is_named_and_used(self):
+        environment = self.python_with_torch()
+        done = self.call("setup", **environment)
+        self.assertEqual(done.returncode, 0, done.output)
+        self.assertIn(f"-DMUSTER_TORCH={self.root}/site/torch", done.stdout)
+        self.assertFalse((self.root / ".venv").exists())
+        (self.root / "build").mkdir()
+        (self.root / "build/build.ninja").touch()
+        self.assertEqual(self.call("setup", **environment).output, "")
+
+    def test_venv_counts_before_the_torch_of_python3(self):
+        environment = self.python_with_torch()
+        self.program(self.root / ".venv/bin/python", f'echo "$*" >> {self.root}/pip', "[[ $* == *pip* ]]")
+        done = self.call("setup", "--full", **environment)
+        self.assertEqual(done.returncode, 0, done.output)
+        self.assertIn("requirements-full.txt", (self.root / "pip").read_text())
+        self.assertRegex(done.stdout, r"setup: \[ *\d+ s\] installing torch 2.11.0 with all its packages")
+
+    def test_no_package_index(self):
+        self.program(self.fakes / "dpkg-query", "echo installed")
+        self.program(self.root / ".venv/bin/python", "[[ $* == *--version* ]]")
+        done = self.call("setup")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("could not install torch 2.11.0", done.stderr)
+        self.assertIn("MUSTER_TORCH", done.stderr)
+
+
 class Quickstart(ScriptCase):
     METRICS = '{"step": 1, "loss": 4.0}\n{"step": 250, "val_loss": 2.5}\n{"step": 500, "val_loss": 1.9}'
 
@@ -124,6 +161,21 @@ class Quickstart(ScriptCase):
         self.assertIn("python-sources.txt", self.arguments())
         self.assertEqual([p.name for p in (self.root / ".cache").iterdir()], ["python-sources.txt"])
 
+    def test_set_up_comes_first(self):
+        """It brings curl and python3."""
+        self.program(self.root / "scripts/setup", f"touch {self.root}/set-up")
+        self.program(self.fakes / "curl", f"[[ -e {self.root}/set-up ]] && touch {self.root}/downloading; exit 6")
+        self.call("quickstart")
+        self.assertTrue((self.root / "downloading").exists())
+
+    def test_no_validation_loss(self):
+        self.program(self.root / "build/bin/muster", 'while [[ $1 != --run-dir ]]; do shift; done', 'mkdir -p "$2"',
+                     """echo '{"step": 250, "val_loss": null}' > "$2/metrics.jsonl\"""")
+        done = self.call("quickstart", "--text", __file__)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("metrics.jsonl: found no validation loss", done.stderr)
+        self.assertNotIn("Traceback", done.stderr)
+
     def test_exit_code_of_a_failed_training(self):
         self.program(self.root / "build/bin/muster", "exit 139")
         done = self.call("quickstart", "--text", __file__)
@@ -154,14 +206,16 @@ class Test(ScriptCase):
         self.report(self.SKIPPED)
         done = self.call("test")
         self.assertEqual(done.returncode, 0, done.output)
-        self.assertIn("skipped: s (no text here)\n1 passed, 0 failed, 1 skipped\n", done.stdout)
-        self.assertIn("-LE ^slow$", (self.root / "ctest-arguments").read_text())
+        self.assertIn("skipped: s (no text here)\n", done.stdout)
+        self.assertTrue(done.stdout.endswith("\n1 passed, 0 failed, 1 skipped\n"), done.stdout)
+        self.assertIn("-LE ^(slow|gpu)$ -j 2 ", (self.root / "ctest-arguments").read_text())
 
     def test_failure(self):
         self.report('<testcase name="f" status="fail"><failure message=""/></testcase>', 8)
         done = self.call("test")
-        self.assertEqual(done.returncode, 1)
-        self.assertIn("failed: f\n1 passed, 1 failed, 0 skipped\n", done.stdout)
+        self.assertEqual(done.returncode, 8)
+        self.assertIn("failed: f\n", done.stdout)
+        self.assertTrue(done.stdout.endswith("\n1 passed, 1 failed, 0 skipped\n"), done.stdout)
 
     def test_what_was_not_built_has_failed(self):
         self.report('<testcase name="n_NOT_BUILT" status="notrun"><skipped message=""/></testcase>')
@@ -176,8 +230,19 @@ class Test(ScriptCase):
         self.assertEqual((self.root / "build-arguments").read_text(), "--preset tsan -DMUSTER_CUDA=OFF\n")
 
     def test_no_report(self):
-        self.program(self.fakes / "ctest", "exit 8")
-        self.assertEqual(self.call("test").returncode, 1)
+        for ctest, wanted in (("exit 8", 8), ("true", 1)):
+            self.program(self.fakes / "ctest", ctest)
+            done = self.call("test")
+            self.assertEqual(done.returncode, wanted)
+            self.assertIn("test: ctest left no report", done.stderr)
+
+    def test_tests_at_a_time(self):
+        self.report("")
+        self.call("test", MUSTER_TEST_JOBS="3")
+        self.assertIn(" -j 3 ", (self.root / "ctest-arguments").read_text())
+        done = self.call("test", MUSTER_TEST_JOBS="some")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("MUSTER_TEST_JOBS: found 'some', wanted a whole number from 1", done.stderr)
 
 
 class CheckIncludes(unittest.TestCase):

@@ -40,20 +40,14 @@ at::Tensor dropout_cpu(const at::Tensor& x, const DropoutKey& key) {
   const at::Tensor in = wide(x);
   at::Tensor out = at::empty_like(in);
   const int64_t rows = x.dim() > 0 ? x.size(0) : 1, width = rows ? x.numel() / rows : 0;
-  const double scale = 1.0 / (1.0 - key.p);
-  const uint64_t threshold = dropout_threshold(key.p);
+  const auto threshold = static_cast<uint32_t>(dropout_threshold(key.p));
   by_type(in, [&](auto zero) {
     using T = decltype(zero);
     const T* from = in.const_data_ptr<T>();
     T* to = out.mutable_data_ptr<T>();
     at::parallel_for(0, rows, grain_for_rows(width), [&](int64_t begin, int64_t end) {
       for (int64_t s = begin; s < end; ++s) {
-        for (int64_t e = 0; e < width; e += 4) {
-          const PhiloxBlock r = philox(key.key, static_cast<uint64_t>(key.first_sample + s), static_cast<uint64_t>(e / 4));
-          for (int64_t i = e; i < std::min(e + 4, width); ++i) {
-            to[s * width + i] = r.v[i - e] >= threshold ? static_cast<T>(from[s * width + i] * scale) : T(0);
-          }
-        }
+        dropout_row({key.key, static_cast<uint64_t>(key.first_sample + s), threshold, 1.0 / (1.0 - key.p)}, from + s * width, to + s * width, width);
       }
     });
     return 0;

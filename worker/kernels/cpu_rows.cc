@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "worker/kernels/cpu_vector_math.h"
+#include "worker/kernels/philox.h"
 
 namespace muster::worker::kernels {
 namespace {
@@ -10,13 +11,6 @@ namespace {
 constexpr double kLayerNormEps = 1e-5;
 constexpr int kLanes = 16;
 #define MUSTER_INLINE inline __attribute__((always_inline))
-
-template <typename T>
-MUSTER_INLINE T lanes_total(const T (&lanes)[kLanes]) {
-  T sum = 0;
-  for (const T lane : lanes) sum += lane;
-  return sum;
-}
 
 // Sum of f(i) for i < n over fixed lanes.
 template <typename T, typename F>
@@ -27,7 +21,32 @@ MUSTER_INLINE T lane_sum(int64_t n, F&& f) {
     for (int l = 0; l < kLanes; ++l) lanes[l] += f(i + l);
   }
   for (int l = 0; i + l < n; ++l) lanes[l] += f(i + l);
-  return lanes_total(lanes);
+  T sum = 0;
+  for (const T lane : lanes) sum += lane;
+  return sum;
+}
+
+// Four draws a Philox block; this many blocks at once keep the vector units full.
+constexpr int kDrawBlocks = 16, kDraws = 4 * kDrawBlocks;
+
+MUSTER_CLONES void draw(const DropoutRow& row, uint64_t first_block, uint32_t* __restrict draws) {
+  const uint64_t key = row.key, sample = row.sample;
+  for (int b = 0; b < kDrawBlocks; ++b) {
+    const PhiloxBlock block = philox(key, sample, first_block + b);
+    for (int i = 0; i < 4; ++i) draws[4 * b + i] = block.v[i];
+  }
+}
+
+template <typename T>
+MUSTER_INLINE void dropout_loop(const DropoutRow& row, const T* __restrict x, T* __restrict y, int64_t n) {
+  const T scale = static_cast<T>(row.scale);
+  const uint32_t threshold = row.threshold;
+  alignas(64) uint32_t draws[kDraws];
+  for (int64_t at = 0; at < n; at += kDraws, x += kDraws, y += kDraws) {
+    draw(row, static_cast<uint64_t>(at / 4), draws);
+    const int64_t count = std::min<int64_t>(kDraws, n - at);
+    for (int64_t i = 0; i < count; ++i) y[i] = draws[i] >= threshold ? x[i] * scale : T(0);
+  }
 }
 
 template <typename T>
@@ -63,18 +82,8 @@ MUSTER_INLINE void layer_norm_backward_loop(const LayerNormRow<T>& row, const T*
                                             T* __restrict dx, T* __restrict d_weight, T* __restrict d_bias) {
   const int64_t n = row.width;
   const T* __restrict w = row.weight;
-  T sum_h[kLanes] = {}, sum_hz[kLanes] = {};
-  const auto add = [&](int l, int64_t i) __attribute__((always_inline)) {
-    const T h = g[i] * w[i];
-    sum_h[l] += h;
-    sum_hz[l] += h * ((x[i] - mean) * rstd);
-  };
-  int64_t whole = 0;
-  for (; whole + kLanes <= n; whole += kLanes) {
-    for (int l = 0; l < kLanes; ++l) add(l, whole + l);
-  }
-  for (int l = 0; whole + l < n; ++l) add(l, whole + l);
-  const T mean_h = lanes_total(sum_h) / static_cast<T>(n), mean_hz = lanes_total(sum_hz) / static_cast<T>(n);
+  const T mean_h = lane_sum<T>(n, [&](int64_t i) { return g[i] * w[i]; }) / static_cast<T>(n);
+  const T mean_hz = lane_sum<T>(n, [&](int64_t i) { return g[i] * w[i] * ((x[i] - mean) * rstd); }) / static_cast<T>(n);
   const auto write = [&](auto before) __attribute__((always_inline)) {
     for (int64_t i = 0; i < n; ++i) {
       const T z = (x[i] - mean) * rstd;
@@ -151,6 +160,9 @@ MUSTER_CLONES void adamw_range(float* w, const float* g, float* m, float* v, int
 void adamw_range(double* w, const double* g, double* m, double* v, int64_t n, const AdamWFactors<double>& f, double decay) {
   adamw_loop(w, g, m, v, n, f, decay);
 }
+
+MUSTER_CLONES void dropout_row(const DropoutRow& row, const float* x, float* y, int64_t n) { dropout_loop(row, x, y, n); }
+void dropout_row(const DropoutRow& row, const double* x, double* y, int64_t n) { dropout_loop(row, x, y, n); }
 
 MUSTER_CLONES double square_sum(const float* x, int64_t n) {
   return lane_sum<double>(n, [&](int64_t i) { return static_cast<double>(x[i]) * x[i]; });

@@ -24,6 +24,15 @@ struct AdamWFactors {
 void adamw_range(float* w, const float* g, float* m, float* v, int64_t n, const AdamWFactors<float>& f, float decay);
 void adamw_range(double* w, const double* g, double* m, double* v, int64_t n, const AdamWFactors<double>& f, double decay);
 
+// One sample's row of dropout (see kernels.h): element e is kept where draw e of (key, sample) is at least threshold.
+struct DropoutRow {
+  uint64_t key, sample;
+  uint32_t threshold;
+  double scale;
+};
+void dropout_row(const DropoutRow& row, const float* x, float* y, int64_t n);
+void dropout_row(const DropoutRow& row, const double* x, double* y, int64_t n);
+
 double square_sum(const float* x, int64_t n);
 double square_sum(const double* x, int64_t n);
 

@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include <c10/core/Device.h>
 #include <cuda_runtime_api.h>
 
 namespace muster::comm::nccl {
@@ -21,6 +22,7 @@ class DeviceApi {
   virtual ~DeviceApi() = default;
   // Names this GPU the same in every process of this machine: its UUID.
   virtual std::string identity() = 0;
+  virtual at::Device tensor_device() = 0;
   virtual cudaStream_t communication_stream() = 0;
   // The communication stream goes on only after what the current stream has been given.
   virtual void communication_follows_current() = 0;

@@ -5,7 +5,9 @@
 #include <c10/cuda/CUDAStream.h>
 #include <fmt/format.h>
 
+#include "comm/collective/backends.h"
 #include "comm/collective/nccl/device_api.h"
+#include "comm/collective/nccl/nccl_communicator.h"
 
 namespace muster::comm::nccl {
 namespace {
@@ -28,6 +30,7 @@ class CudaDeviceApi : public DeviceApi {
     for (const char byte : properties.uuid.bytes) text += fmt::format("{:02x}", static_cast<unsigned char>(byte));
     return text;
   }
+  at::Device tensor_device() override { return {at::kCUDA, device_}; }
   cudaStream_t communication_stream() override { return stream_; }
   void communication_follows_current() override {
     const c10::cuda::CUDAGuard guard(device_);
@@ -54,3 +57,11 @@ class CudaDeviceApi : public DeviceApi {
 std::unique_ptr<DeviceApi> make_cuda_device_api(int device) { return std::make_unique<CudaDeviceApi>(device); }
 
 }  // namespace muster::comm::nccl
+
+namespace muster::comm {
+
+std::unique_ptr<Communicator> make_nccl_communicator(Rendezvous& rendezvous, int device, CommunicatorOptions options) {
+  return nccl::make_communicator(rendezvous, nccl::process_nccl(), nccl::make_cuda_device_api(device), std::move(options));
+}
+
+}  // namespace muster::comm

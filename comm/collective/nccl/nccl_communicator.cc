@@ -12,7 +12,6 @@
 #include <ATen/ops/zeros.h>
 
 #include "comm/base/log.h"
-#include "comm/collective/backends.h"
 #include "comm/collective/host/arguments.h"
 #include "comm/collective/nccl/sharing.h"
 
@@ -186,9 +185,6 @@ class NcclCommunicator : public Communicator {
     return counters_;
   }
 
-  // Set once the communicator is made: where barrier's tensor lives.
-  void set_tensor_device(at::Device device) { tensor_device_ = device; }
-
  private:
   using Call = std::function<ncclResult_t(cudaStream_t)>;
 
@@ -198,7 +194,7 @@ class NcclCommunicator : public Communicator {
     return std::make_shared<Flight>(Flight{operation, {}, nullptr, Deadline::after(options_.timeout)});
   }
 
-  at::Tensor barrier_tensor() const { return at::zeros({1}, at::TensorOptions().dtype(at::kFloat).device(tensor_device_)); }
+  at::Tensor barrier_tensor() const { return at::zeros({1}, at::TensorOptions().dtype(at::kFloat).device(core_->device->tensor_device())); }
 
   WorkPtr issue(Operation operation, std::vector<at::Tensor> tensors, Call call) {
     operation.sequence = sequence_++;
@@ -282,7 +278,6 @@ class NcclCommunicator : public Communicator {
   const std::shared_ptr<Core> core_;
   const int rank_, size_;
   const CommunicatorOptions options_;
-  at::Device tensor_device_{at::kCPU};
   long long sequence_ = 0;
   FlightPtr group_;
   std::vector<Call> group_calls_;
@@ -331,13 +326,3 @@ std::unique_ptr<Communicator> make_communicator(Rendezvous& rendezvous, NcclApi&
 }
 
 }  // namespace muster::comm::nccl
-
-namespace muster::comm {
-
-std::unique_ptr<Communicator> make_nccl_communicator(Rendezvous& rendezvous, int device, CommunicatorOptions options) {
-  auto made = nccl::make_communicator(rendezvous, nccl::process_nccl(), nccl::make_cuda_device_api(device), std::move(options));
-  static_cast<nccl::NcclCommunicator&>(*made).set_tensor_device(at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(device)));
-  return made;
-}
-
-}  // namespace muster::comm
