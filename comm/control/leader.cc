@@ -79,7 +79,7 @@ void Leader::refuse_round() {
 
 // A worker that ended well while others wait for it would leave them waiting until their deadline.
 void Leader::check_stragglers(Time now) {
-  if (arrived_ == 0 || cause_) return;
+  if (arrived_ == 0 || cause_ || pending_) return;
   const auto waiting = std::find_if(given_.begin(), given_.end(), [](const auto& one) { return one.has_value(); });
   for (int rank = 0; rank < world_size_; ++rank) {
     if (members_[rank].status != Status::kGone || given_[rank]) continue;
@@ -101,7 +101,7 @@ void Leader::on_failure(const Cause& cause, bool primary, Time now) {
 
 void Leader::on_gone(int rank, int64_t exit_code, Time now) {
   members_[rank].status = Status::kGone;
-  if (exit_code == 0 && !pending_) check_stragglers(now);
+  if (exit_code == 0) check_stragglers(now);
   end_if_all_gone();
 }
 

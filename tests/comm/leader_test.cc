@@ -164,6 +164,17 @@ TEST_F(LeaderTest, AWorkerThatEndedWellIsMissedWhereOthersWait) {
   EXPECT_THAT(last(0).text, HasSubstr("rank 1 on host: worker ended (exit code 0) before exchange #0, in which rank 0 waits"));
 }
 
+TEST_F(LeaderTest, AWorkerThatFailedIsNotMissedOnTop) {
+  make(2);
+  fail(1, kExitPeer, false, "all_reduce #7: rank 0: connection lost");
+  gone(1, kExitPeer);
+  give(0, 0, "a");
+  EXPECT_TRUE(sent_[0].empty());
+  pass(700, {0, 1});
+  EXPECT_EQ(last(0).number, kExitPeer);
+  EXPECT_THAT(last(0).text, HasSubstr("all_reduce #7"));
+}
+
 TEST_F(LeaderTest, RanksInDifferentExchangesAreNamed) {
   make(2);
   give(0, 0, "a");
