@@ -102,11 +102,6 @@ bool has_agent() { return agent_fd() >= 0; }
 
 std::unique_ptr<Rendezvous> make_agent_rendezvous() { return std::make_unique<AgentRendezvous>(); }
 
-AgentGreeting meet_agent(Deadline) {
-  const char* run_dir = std::getenv("MUSTER_RUN_DIR");
-  return {make_agent_rendezvous(), run_dir ? run_dir : ""};
-}
-
 void report_failure(const std::string& line, int exit_code) noexcept {
   try {
     const int fd = agent_fd();

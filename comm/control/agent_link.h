@@ -15,14 +15,6 @@ bool has_agent();
 // plane. Asks the kernel to end this process when the agent ends. One per process.
 std::unique_ptr<Rendezvous> make_agent_rendezvous();
 
-struct AgentGreeting {
-  std::unique_ptr<Rendezvous> rendezvous;
-  std::string run_dir;  // absolute: where the agents put this run
-};
-
-// The same, with the run folder. The deadline is kept for agents that answer later than they start their workers.
-AgentGreeting meet_agent(Deadline deadline);
-
 // Tells the agent why this worker is about to exit, so that the first cause is shown with its own words. No agent: nothing.
 // Never throws, never blocks for longer than 100 ms.
 void report_failure(const std::string& line, int exit_code) noexcept;

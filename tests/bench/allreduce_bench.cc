@@ -11,6 +11,7 @@
 #include <sstream>
 
 #include <ATen/ops/ones.h>
+#include <cxxopts.hpp>
 #include <fmt/ranges.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -94,12 +95,18 @@ void relay_orders(const std::vector<int>& ranks) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const int size = argc > 1 ? std::atoi(argv[1]) : 0;
-  if (size < 1) {
-    fmt::print(stderr, "usage: allreduce_bench RANKS [transport]\n");
-    return kExitInput;
+  cxxopts::Options options("allreduce_bench", "The host backend's all-reduce; orders on stdin: bytes, warm-up, iterations");
+  options.add_options()("ranks", "processes", cxxopts::value<int>())("transport", "shm, ipc, tcp or inproc", cxxopts::value<std::string>());
+  options.parse_positional({"ranks", "transport"});
+  int size = 0;
+  try {
+    const auto given = options.parse(argc, argv);
+    size = given["ranks"].as<int>();
+    if (given.count("transport")) setenv("MUSTER_HOST_TRANSPORT", given["transport"].as<std::string>().c_str(), 1);
+  } catch (const std::exception& e) {
+    fmt::print(stderr, "allreduce_bench: {}\n{}", e.what(), options.help());
   }
-  if (argc > 2) setenv("MUSTER_HOST_TRANSPORT", argv[2], 1);
+  if (size < 1) return kExitInput;
   std::signal(SIGPIPE, SIG_IGN);
   char pattern[] = "/tmp/muster-bench-XXXXXX";
   const std::filesystem::path folder = mkdtemp(pattern);

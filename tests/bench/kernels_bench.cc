@@ -35,6 +35,8 @@
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
+#include <cxxopts.hpp>
+
 #include "worker/kernels/attention.h"
 #include "worker/kernels/kernels.h"
 #include "worker/kernels/matmul.h"
@@ -142,8 +144,18 @@ void attention(int64_t batch, int64_t length, int64_t heads, int64_t width) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc > 1) filter = argv[1];
-  if (argc > 2) rounds = std::clamp(std::atoi(argv[2]), 1, 10000);
+  cxxopts::Options options("kernels_bench", "The CPU kernels beside ATen's, one thread");
+  options.add_options()("filter", "only operations whose name holds this", cxxopts::value<std::string>()->default_value(""))(
+      "rounds", "timed rounds", cxxopts::value<int>()->default_value(std::to_string(rounds)));
+  options.parse_positional({"filter", "rounds"});
+  try {
+    const auto given = options.parse(argc, argv);
+    filter = given["filter"].as<std::string>();
+    rounds = std::clamp(given["rounds"].as<int>(), 1, 10000);
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "kernels_bench: %s\n%s", e.what(), options.help().c_str());
+    return 2;
+  }
   at::set_num_threads(1);
   const c10::AutoGradMode no_graph(false);
   std::printf("%-44s %10s %10s %8s\n", "operation, rows x columns (float32)", "ours us", "ATen us", "ratio");

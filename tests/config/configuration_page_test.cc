@@ -12,8 +12,7 @@ namespace muster::worker {
 namespace {
 
 std::vector<std::string> page_lines() {
-  const std::string path = __FILE__;
-  std::ifstream in(path.substr(0, path.rfind("/tests/")) + "/docs/configuration.md");
+  std::ifstream in(MUSTER_SOURCE_DIR "/docs/configuration.md");
   std::vector<std::string> lines;
   for (std::string line; std::getline(in, line);) lines.push_back(line);
   return lines;

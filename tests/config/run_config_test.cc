@@ -9,6 +9,7 @@
 
 #include "comm/base/error.h"
 #include "worker/config/config_keys.h"
+#include "worker/config/yaml_reader.h"
 
 namespace muster::worker {
 namespace {
@@ -281,6 +282,42 @@ TEST(ToYaml, ReadsBackEqual) {
   EXPECT_EQ(read.lr, c.lr);
   EXPECT_EQ(read.adam_eps, c.adam_eps);
   EXPECT_EQ(read.data, c.data);
+}
+
+std::string utf8(uint32_t c) {
+  const auto more = [&](int shift) { return static_cast<char>(0x80 | (c >> shift & 0x3f)); };
+  if (c < 0x80) return {static_cast<char>(c)};
+  if (c < 0x800) return {static_cast<char>(0xc0 | c >> 6), more(0)};
+  if (c < 0x10000) return {static_cast<char>(0xe0 | c >> 12), more(6), more(0)};
+  return {static_cast<char>(0xf0 | c >> 18), more(12), more(6), more(0)};
+}
+
+// A path must come out as it went in, or another file would be trained on.
+TEST(ToYaml, TextReadsBackByteForByteOrWasRefused) {
+  int read = 0, refused = 0;
+  const auto check = [&](const std::string& text) {
+    RunConfig config, again;
+    try {
+      config = load_config("", {{"data", text}});
+    } catch (const InputError&) {
+      ++refused;
+      return;
+    }
+    ASSERT_NO_THROW(read_yaml(again, "again", to_yaml(config))) << shown(text);
+    ASSERT_EQ(again.data, text) << shown(text);
+    ++read;
+  };
+  // All of the first plane's corners, then both ends of each of the others.
+  for (uint32_t c = 0; c < 0x10000; c += c < 0x300 || (c > 0xd7f0 && c < 0xe010) || c > 0xfd00 ? 1 : 61) check("a" + utf8(c) + "b");
+  for (uint32_t plane = 1; plane <= 0x11; ++plane) {
+    for (uint32_t c = (plane << 16) - 3; c < (plane << 16) + 3; ++c) check(utf8(c));
+  }
+  for (const char* wrong : {"\xe0\x80\x80", "\xe0\x9f\xbf", "\xf0\x80\x80\x80", "\xf0\x8f\xbf\xbf", "\xc0\x80", "\xc3", "\x80", "\xed\xa0\x80"}) {
+    const int before = refused;
+    check(wrong);
+    EXPECT_EQ(refused, before + 1) << shown(wrong);
+  }
+  EXPECT_LT(2000, read);
 }
 
 TEST(ToYaml, ShortDoubles) { EXPECT_NE(to_yaml(RunConfig{}).find("\nlr: 0.001\n"), std::string::npos) << to_yaml(RunConfig{}); }

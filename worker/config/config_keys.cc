@@ -1,6 +1,7 @@
 #include "worker/config/config_keys.h"
 
 #include <algorithm>
+#include <bit>
 #include <charconv>
 #include <cmath>
 #include <limits>
@@ -107,14 +108,27 @@ int edit_distance(std::string_view a, std::string_view b) {
   return row[b.size()];
 }
 
+// A character that YAML and JSON carry unchanged: shortest form, no surrogate, none of Unicode's noncharacters.
+bool carried(uint32_t c, size_t more) {
+  constexpr uint32_t kShortest[] = {0, 0x80, 0x800, 0x10000};
+  const bool surrogate = c >= 0xd800 && c < 0xe000, noncharacter = (c & 0xfffe) == 0xfffe || (c >= 0xfdd0 && c < 0xfdf0);
+  return c >= kShortest[more] && c < 0x110000 && !surrogate && !noncharacter;
+}
+
 bool valid_utf8(std::string_view text) {
   for (size_t i = 0; i < text.size(); ++i) {
-    const auto c = static_cast<unsigned char>(text[i]);
-    const size_t more = c < 0x80 ? 0 : c >= 0xf0 && c < 0xf5 ? 3 : c >= 0xe0 && c < 0xf0 ? 2 : c >= 0xc2 && c < 0xe0 ? 1 : 4;
-    if (more > 3 || i + more >= text.size()) return false;
+    const auto first = static_cast<unsigned char>(text[i]);
+    const int ones = std::countl_one(first);
+    if (ones == 1 || ones > 4) return false;
+    const size_t more = ones == 0 ? 0 : ones - 1;
+    if (i + more >= text.size()) return false;
+    uint32_t c = ones == 0 ? first : first & (0x7f >> ones);
     for (size_t j = 0; j < more; ++j) {
-      if ((static_cast<unsigned char>(text[++i]) & 0xc0) != 0x80) return false;
+      const auto next = static_cast<unsigned char>(text[++i]);
+      if ((next & 0xc0) != 0x80) return false;
+      c = c << 6 | (next & 0x3f);
     }
+    if (!carried(c, more)) return false;
   }
   return true;
 }

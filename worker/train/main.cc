@@ -3,7 +3,6 @@
 //   muster-worker [CONFIG.yaml] [--key value ...]
 
 #include <cstdio>
-#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -21,9 +20,6 @@
 
 namespace muster::worker {
 namespace {
-
-// Longer than an agent may take to meet the others (start_timeout_s is not known yet).
-constexpr std::chrono::minutes kMeetAgent{15};
 
 RunConfig read_config(const std::vector<std::string>& arguments, int world_size) {
   const bool has_file = !arguments.empty() && !arguments[0].starts_with("--");
@@ -76,11 +72,9 @@ void train(const RunConfig& config, comm::Rendezvous& rendezvous) {
 }
 
 int run(const std::vector<std::string>& arguments) {
-  auto [rendezvous, run_dir] = comm::has_agent() ? comm::meet_agent(Deadline::after(kMeetAgent)) : comm::AgentGreeting{comm::make_single_rendezvous(), ""};
+  const auto rendezvous = comm::has_agent() ? comm::make_agent_rendezvous() : comm::make_single_rendezvous();
   log_init(fmt::format("rank {}", rendezvous->place().rank));
-  RunConfig config = read_config(arguments, rendezvous->place().world_size);
-  if (!run_dir.empty()) config.run_dir = run_dir;
-  train(config, *rendezvous);
+  train(read_config(arguments, rendezvous->place().world_size), *rendezvous);
   return kExitOk;
 }
 
