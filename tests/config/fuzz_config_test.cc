@@ -72,7 +72,9 @@ TEST(FuzzConfig, TwentyThousandMutatedDocuments) {
     try {
       RunConfig config;
       read_yaml(config, "fuzz", text);
-      EXPECT_NO_THROW(load_config("", {{"data", config.data}}));
+      RunConfig again;
+      read_yaml(again, "again", to_yaml(config));
+      ASSERT_EQ(to_yaml(again), to_yaml(config)) << text;
       ++read;
     } catch (const InputError& e) {
       ASSERT_EQ(std::string(e.what()).find('\n'), std::string::npos) << e.what() << "\n" << text;

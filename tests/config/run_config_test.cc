@@ -104,6 +104,13 @@ TEST(RunConfig, CommandLineWinsAndReadsDashes) {
   EXPECT_EQ(c.clip_grad, 0.1);
 }
 
+TEST(RunConfig, YamlReadsDashes) {
+  const RunConfig c = from_yaml("num-layers: 7\nmax-grad-norm: 0.5\n");
+  EXPECT_EQ(c.num_layers, 7);
+  EXPECT_EQ(c.clip_grad, 0.5);
+  expect_part(refusal([] { from_yaml("num-layers: 7\nnum_layers: 8\n"); }), ":2: num_layers is already set at ");
+}
+
 TEST(RunConfig, Durations) {
   EXPECT_EQ(from_yaml("comm_timeout_s: 30\n").comm_timeout_s, 30);
   EXPECT_EQ(from_yaml("comm_timeout_s: 30s\n").comm_timeout_s, 30);
@@ -312,7 +319,8 @@ TEST(ToYaml, TextReadsBackByteForByteOrWasRefused) {
   for (uint32_t plane = 1; plane <= 0x11; ++plane) {
     for (uint32_t c = (plane << 16) - 3; c < (plane << 16) + 3; ++c) check(utf8(c));
   }
-  for (const char* wrong : {"\xe0\x80\x80", "\xe0\x9f\xbf", "\xf0\x80\x80\x80", "\xf0\x8f\xbf\xbf", "\xc0\x80", "\xc3", "\x80", "\xed\xa0\x80"}) {
+  for (const char* wrong : {"\xe0\x80\x80", "\xe0\x9f\xbf", "\xf0\x80\x80\x80", "\xf0\x8f\xbf\xbf", "\xc0\x80", "\xc3",
+                            "\x80", "\xed\xa0\x80"}) {
     const int before = refused;
     check(wrong);
     EXPECT_EQ(refused, before + 1) << shown(wrong);

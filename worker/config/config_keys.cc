@@ -79,7 +79,8 @@ std::vector<ConfigKey> build_keys() {
       number("data parallel", "reduce_bucket_size_mb", &C::reduce_bucket_size_mb, 0, 1e6, "MiB", "of a gradient bucket"),
       number("data parallel", "first_bucket_size_mb", &C::first_bucket_size_mb, 0, 1e6, "MiB", "of the first bucket"),
       flag("data parallel", "overlap_grad_reduce", &C::overlap_grad_reduce, "reduce gradients while the backward pass runs"),
-      number("data parallel", "zero_optimization.stage", &C::zero_stage, 0, 1, "", "0: replicate; 1: optimizer state sharded over the ranks"),
+      number("data parallel", "zero_optimization.stage", &C::zero_stage, 0, 1, "",
+             "0: replicate; 1: optimizer state sharded over the ranks"),
   };
 }
 

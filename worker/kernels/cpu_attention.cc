@@ -23,7 +23,9 @@ struct Sizes {
 };
 
 Sizes sizes_of(const at::Tensor& qkv, int64_t batch, int64_t heads) {
-  MUSTER_CHECK(qkv.is_contiguous());
+  MUSTER_CHECK(qkv.is_contiguous() && qkv.dim() == 2);
+  MUSTER_CHECK_EQ(qkv.size(0) % batch, 0);
+  MUSTER_CHECK_EQ(qkv.size(1) % 3, 0);
   const int64_t width = qkv.size(1) / 3;
   MUSTER_CHECK_EQ(width % heads, 0);
   return {batch, qkv.size(0) / batch, heads, width / heads, width, 1.0f / std::sqrt(static_cast<float>(width / heads))};
@@ -79,7 +81,7 @@ ShortAttention short_attention(const at::Tensor& qkv, int64_t batch, int64_t hea
 
 at::Tensor short_attention_backward(const at::Tensor& grad, const at::Tensor& qkv, const ShortAttention& forward, int64_t batch, int64_t heads) {
   const Sizes s = sizes_of(qkv, batch, heads);
-  MUSTER_CHECK(grad.is_contiguous());
+  MUSTER_CHECK(grad.is_contiguous() && grad.sizes() == forward.out.sizes());
   at::Tensor d_qkv = at::empty_like(qkv);
   const float* in = qkv.const_data_ptr<float>();
   const float* g = grad.const_data_ptr<float>();

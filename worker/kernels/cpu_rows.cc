@@ -121,7 +121,7 @@ MUSTER_INLINE Erfc erfc_of(float z) {
 }
 
 // The normal distribution function: 0.5 + x P(x^2) / Q(x^2) for |x| <= 5.4, a weighted least-squares fit whose error in float32 is
-// rounding. Below -5.4 it is 0: there x * cdf is under half a unit in the last place of 5.4.
+// rounding. Beyond, the nearest of 0 and 1.
 MUSTER_INLINE float normal_cdf(float x) {
   constexpr float kEdge = 5.4f;
   const float c = x < -kEdge ? -kEdge : x > kEdge ? kEdge : x, s = c * c;
@@ -137,7 +137,7 @@ MUSTER_INLINE float normal_cdf(float x) {
   q = q * s + 2.818034216761589e-02f;
   q = q * s + 2.494598776102066e-01f;
   q = q * s + 1.0f;
-  return x < -kEdge ? 0.0f : 0.5f + c * (p / q);
+  return x < -kEdge ? 0.0f : x > kEdge ? 1.0f : 0.5f + c * (p / q);
 }
 double normal_cdf(double x) { return 0.5 * std::erfc(-x * 0.70710678118654752440); }
 

@@ -14,11 +14,13 @@ const KernelTable& table_of(const at::Tensor& t) {
 
 void check_float(const at::Tensor& t) { MUSTER_CHECK(at::isFloatingType(t.scalar_type()) && t.is_contiguous()); }
 
+void check_dtype(const at::Tensor& t, at::ScalarType wanted) { MUSTER_CHECK_EQ(toString(t.scalar_type()), std::string_view(toString(wanted))); }
+
 void check_like(const at::Tensor& t, const at::Tensor& like) {
   check_float(t);
   MUSTER_CHECK(t.sizes() == like.sizes());
   MUSTER_CHECK(t.device() == like.device());
-  MUSTER_CHECK_EQ(toString(t.scalar_type()), std::string_view(toString(like.scalar_type())));
+  check_dtype(t, like.scalar_type());
 }
 
 void check_vector(const at::Tensor& t, int64_t n, const at::Tensor& like) {
@@ -26,6 +28,12 @@ void check_vector(const at::Tensor& t, int64_t n, const at::Tensor& like) {
   check_float(t);
   MUSTER_CHECK_EQ(t.numel(), n);
   MUSTER_CHECK(t.device() == like.device());
+}
+
+// The same, and of that dtype: the CUDA code reads it as such.
+void check_vector_of(const at::Tensor& t, int64_t n, const at::Tensor& like, at::ScalarType dtype) {
+  check_vector(t, n, like);
+  if (t.defined()) check_dtype(t, dtype);
 }
 
 void check_logits(const at::Tensor& logits, const at::Tensor& targets) {
@@ -91,7 +99,8 @@ LayerNormOut residual_layer_norm(const at::Tensor& residual, const at::Tensor& x
   check_float(residual);
   MUSTER_CHECK_EQ(residual.dim(), 2);
   if (x.defined()) check_like(x, residual);
-  for (const at::Tensor* t : {&weight, &bias}) check_vector(*t, residual.size(1), residual);
+  MUSTER_CHECK(weight.defined());
+  for (const at::Tensor* t : {&weight, &bias}) check_vector_of(*t, residual.size(1), residual, residual.scalar_type());
   return table_of(residual).residual_layer_norm(residual, x, weight, bias);
 }
 
@@ -100,8 +109,12 @@ at::Tensor residual_layer_norm_backward(const at::Tensor& grad_normed, const at:
   MUSTER_CHECK_EQ(sum.dim(), 2);
   check_like(grad_normed, sum);
   if (grad_sum_in.defined()) check_like(grad_sum_in, sum);
-  for (const at::Tensor* t : {&mean, &rstd}) check_vector(*t, sum.size(0), sum);
-  for (const at::Tensor* t : {&weight, const_cast<const at::Tensor*>(&grad_weight), const_cast<const at::Tensor*>(&grad_bias)}) check_vector(*t, sum.size(1), sum);
+  MUSTER_CHECK(mean.defined() && rstd.defined() && weight.defined());
+  const at::ScalarType wide = sum.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  for (const at::Tensor* t : {&mean, &rstd}) check_vector_of(*t, sum.size(0), sum, wide);
+  check_vector_of(weight, sum.size(1), sum, sum.scalar_type());
+  check_vector(grad_weight, sum.size(1), sum);
+  check_vector(grad_bias, sum.size(1), sum);
   return table_of(sum).residual_layer_norm_backward(grad_normed, grad_sum_in, sum, mean, rstd, weight, grad_weight, grad_bias);
 }
 

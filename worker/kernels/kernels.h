@@ -13,8 +13,8 @@
 namespace muster::worker::kernels {
 
 // ---- dropout -------------------------------------------------------------------------------------------------------
-// The mask is a function of (key, sample, element), where key hashes (seed, step, module name): element e of the global
-// sample s is kept when philox(key, e / 4, s).v[e % 4] >= p * 2^32. Kept values are scaled by 1 / (1 - p).
+// The mask is a function of (key, sample, element), where key hashes (seed, step, module name): element e of global sample s (all
+// dimensions after the first in one row) is kept when philox(key, s, e / 4).v[e % 4] >= p * 2^32. Kept values: times 1 / (1 - p).
 struct DropoutKey {
   uint64_t key = 0;          // philox_key(seed, module name) mixed with the step
   int64_t first_sample = 0;  // global number of row 0 of the tensor's first dimension
