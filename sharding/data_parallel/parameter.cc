@@ -1,19 +1,23 @@
 #include "sharding/data_parallel/parameter.h"
 
-#include <utility>
-
 namespace muster::sharding {
 
 const at::Tensor& Parameter::use() {
-  if (const comm::WorkPtr work = std::exchange(arriving, nullptr)) work->wait();
+  if (before_use) before_use(*this);
   return tensor;
 }
 
+at::Tensor& Parameter::gradient() {
+  if (before_gradient) before_gradient(*this);
+  return grad;
+}
+
 void Parameter::add_gradient(const at::Tensor& g) {
+  at::Tensor& sum = gradient();
   if (has_grad) {
-    grad.add_(g);
+    sum.add_(g);
   } else {
-    grad.copy_(g);
+    sum.copy_(g);
   }
   report();
 }

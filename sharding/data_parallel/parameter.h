@@ -8,8 +8,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "comm/collective/communicator.h"
-
 namespace muster::sharding {
 
 // How a parameter starts: normal(0, std) drawn from (seed, name, element), or a constant.
@@ -28,17 +26,21 @@ struct Init {
 struct Parameter {
   std::string name;
   std::vector<int64_t> shape;
+  std::vector<int64_t> strides;  // empty: contiguous; else any order of the dimensions without gaps (channels last, say)
   Init init;
-  bool decay = false;  // weight decay applies (matrices and embeddings; not norms and biases)
-  int uses = 1;        // operations that each report a gradient in one backward pass (2 for a tied embedding)
-  bool frozen = false; // takes part in no backward pass
+  bool decay = false;   // weight decay applies (matrices and embeddings; not norms and biases)
+  int unit = 0;         // parameters that a forward pass needs together: a block, the embedding, the end
+  int uses = 1;         // operations that each report a gradient in one backward pass (2 for a tied embedding)
+  bool frozen = false;  // takes part in no backward pass and no update; FlatModel::set_frozen changes it between steps
 
-  at::Tensor tensor;   // leaf of autograd
-  at::Tensor grad;     // sum over the micro-batches of this step so far; undefined content until has_grad
+  at::Tensor tensor;    // leaf of autograd. With ZeRO-3 empty while the value is not here: take it from use()
+  at::Tensor grad;      // sum over micro-batches so far; undefined content until has_grad. Take it from gradient()
   bool has_grad = false;
-  int reported = 0;    // in the present backward pass
-  comm::WorkPtr arriving;  // set while other ranks' parts of the value are on their way
-  std::function<void(Parameter&)> on_complete;  // set by the reducer: all `uses` have reported
+  int reported = 0;     // in the present backward pass
+  int index = -1;       // in the model's list
+
+  // Set by the gatherer and the reducer.
+  std::function<void(Parameter&)> before_use, before_gradient, on_complete;
 
   int64_t numel() const {
     int64_t n = 1;
@@ -46,14 +48,16 @@ struct Parameter {
     return n;
   }
 
-  // The value, whole: waits for what is still arriving (on a GPU the current stream does). Operations take it from here.
+  // The value, whole: waits for what is still arriving (on a GPU the current stream does). Operations take it from here in the
+  // forward pass and again in the backward pass, and keep no copy in between: with ZeRO-3 it is freed there.
   const at::Tensor& use();
 
   // Adds g (any float dtype, this shape) to the gradient and reports it.
   void add_gradient(const at::Tensor& g);
 
-  // For operations that write the gradient themselves: true when grad already holds a part of the sum and must be added to,
-  // false when it must be overwritten. Ends with report().
+  // For operations that write the gradient themselves: where to, and whether it already holds a part of the sum and must be
+  // added to (else it must be overwritten). They end with report().
+  at::Tensor& gradient();
   bool accumulates() const { return has_grad; }
   void report();
 };

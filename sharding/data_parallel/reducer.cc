@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <sstream>
+#include <utility>
 
 #include <ATen/ops/empty.h>
 #include <c10/core/GradMode.h>
@@ -40,85 +41,121 @@ void check_same_parameters(const std::vector<Parameter*>& parameters, comm::Rend
   }
 }
 
-Reducer::Reducer(FlatModel& model, comm::Communicator& communicator, Options options)
-    : model_(model), communicator_(communicator), options_(options), rebuilt_(options.zero_stage > 0) {
-  find_owned();
-  for (Parameter* p : model_.parameters()) p->on_complete = [this](Parameter& q) { completed(q); };
-}
-
-Reducer::~Reducer() {
-  for (Parameter* p : model_.parameters()) p->on_complete = nullptr;
-}
-
-void Reducer::find_owned() {
-  owned_.clear();
-  for (const auto& bucket : model_.partition().buckets()) {
-    const int64_t parts = shards_optimizer() ? communicator_.size() : 1, part = shards_optimizer() ? communicator_.rank() : 0;
-    MUSTER_CHECK_EQ(bucket.size() % (parts * Partition::kAlignElements), 0);
-    OwnedRange range;
-    range.begin = bucket.begin + bucket.size() / parts * part;
-    range.end = range.begin + bucket.size() / parts;
-    range.decay_end = std::clamp(bucket.decay_end, range.begin, range.end);
-    owned_.push_back(range);
+Reducer::Reducer(FlatModel& model, comm::Communicator& shard, comm::Communicator& replica, Options options)
+    : model_(model),
+      shard_(shard),
+      replica_(replica),
+      options_(options),
+      incoming_pool_(model.partition().largest_bucket() / shard.size(), model.grad_options()),
+      rebuilt_(model.shards_state()),
+      lent_(model.buckets()) {
+  for (Parameter* p : model_.parameters()) {
+    p->on_complete = [this](Parameter& q) { completed(q); };
+    if (model_.shards_gradients()) p->before_gradient = [this](Parameter& q) { lend_buffer(q); };
   }
 }
 
-void Reducer::broadcast_parameters() { communicator_.broadcast(model_.param_buffer(), 0)->wait(); }
+Reducer::~Reducer() {
+  for (Parameter* p : model_.parameters()) p->on_complete = p->before_gradient = nullptr;
+}
 
 void Reducer::begin_backward(bool last) {
-  reducing_ = last;
+  launch_rest();
+  last_ = last;
+  in_pass_ = true;
   next_bucket_ = 0;
   missing_.clear();
   for (const auto& bucket : model_.partition().buckets()) missing_.push_back(static_cast<int>(bucket.parameters.size()));
-  for (Parameter* p : model_.parameters()) p->reported = 0;
+  for (Parameter* p : model_.parameters()) {
+    p->reported = 0;
+    if (p->frozen) --missing_[model_.partition().bucket_of(p->index)];
+  }
+}
+
+void Reducer::lend_buffer(Parameter& parameter) {
+  const int bucket = model_.partition().bucket_of(parameter.index);
+  if (model_.whole_gradients(bucket).defined()) return;
+  lent_[bucket] = model_.grad_pool().take();
+  model_.attach_gradients(bucket, lent_[bucket]);
 }
 
 void Reducer::completed(Parameter& parameter) {
-  if (!reducing_) return;
-  const auto& parameters = model_.parameters();
-  const int index = static_cast<int>(std::find(parameters.begin(), parameters.end(), &parameter) - parameters.begin());
-  if (!rebuilt_) arrivals_.push_back(index);
-  --missing_[model_.partition().bucket_of(index)];
-  if (options_.overlap) launch_ready();
+  if (!reduces()) return;
+  if (!rebuilt_) arrivals_.push_back(parameter.index);
+  --missing_[model_.partition().bucket_of(parameter.index)];
+  if (options_.overlap || model_.shards_gradients()) launch_ready();
 }
 
 void Reducer::launch_ready() {
-  while (next_bucket_ < static_cast<int>(missing_.size()) && missing_[next_bucket_] == 0) launch(next_bucket_++);
+  while (next_bucket_ < model_.buckets() && missing_[next_bucket_] == 0) launch(next_bucket_++);
+}
+
+// Ends a pass: what no operation reported is reduced as zero.
+void Reducer::launch_rest() {
+  if (!in_pass_) return;
+  while (reduces() && next_bucket_ < model_.buckets()) launch(next_bucket_++);
+  in_pass_ = false;
+  first_pass_ = false;
 }
 
 void Reducer::launch(int bucket) {
   const c10::AutoGradMode no_graph(false);
   for (const int i : model_.partition().buckets()[bucket].parameters) {
     Parameter& p = *model_.parameters()[i];
-    if (!p.has_grad) p.grad.zero_();  // unused in every micro-batch of this step
+    if (!p.has_grad) p.gradient().zero_();
+    if (model_.shards_gradients()) p.has_grad = false;  // the sum lives in the shard; the next micro-batch starts anew
   }
-  const at::Tensor gradients = model_.grad_bucket(bucket);
-  if (shards_optimizer()) {
-    works_.push_back(communicator_.reduce_scatter(model_.grad_buffer().narrow(0, owned_[bucket].begin, owned_[bucket].size()), gradients));
+  if (model_.shards_state()) {
+    scatter(bucket);
   } else {
-    works_.push_back(communicator_.all_reduce(gradients));
+    reduce_over_replicas(model_.whole_gradients(bucket));
   }
+}
+
+void Reducer::scatter(int bucket) {
+  Flight flight{bucket, last_, {}, std::exchange(lent_[bucket], {}), {}};
+  const at::Tensor whole = model_.whole_gradients(bucket), owned = model_.owned_gradients(bucket);
+  const bool adds = model_.shards_gradients() && !first_pass_;
+  if (adds) flight.incoming = incoming_pool_.take();
+  flight.work = shard_.reduce_scatter(adds ? flight.incoming.narrow(0, 0, owned.size(0)) : owned, whole);
+  if (model_.shards_gradients()) model_.detach_gradients(bucket);
+  flights_.push_back(std::move(flight));
+  if (model_.shards_gradients() || replica_.size() > 1) land_down_to(options_.overlap ? kInFlight : 0);
+}
+
+void Reducer::land_down_to(size_t count) {
+  while (flights_.size() > count) {
+    Flight flight = std::move(flights_.front());
+    flights_.pop_front();
+    land(std::move(flight));
+  }
+}
+
+void Reducer::land(Flight flight) {
+  const c10::AutoGradMode no_graph(false);
+  flight.work->wait();
+  const at::Tensor owned = model_.owned_gradients(flight.bucket);
+  if (flight.incoming.defined()) {
+    owned.add_(flight.incoming.narrow(0, 0, owned.size(0)));
+    incoming_pool_.give_back(std::move(flight.incoming));
+  }
+  if (flight.whole.defined()) model_.grad_pool().give_back(std::move(flight.whole));
+  if (flight.last) reduce_over_replicas(owned);
+}
+
+void Reducer::reduce_over_replicas(const at::Tensor& gradients) {
+  if (replica_.size() > 1) works_.push_back(replica_.all_reduce(gradients));
 }
 
 void Reducer::finalize() {
-  MUSTER_CHECK(reducing_);
-  while (next_bucket_ < static_cast<int>(missing_.size())) launch(next_bucket_++);
+  MUSTER_CHECK(last_);
+  launch_rest();
+  land_down_to(0);
   for (const auto& work : works_) work->wait();
   works_.clear();
-  reducing_ = false;
+  last_ = false;
+  first_pass_ = true;
   for (Parameter* p : model_.parameters()) p->has_grad = false;
-}
-
-void Reducer::publish() {
-  if (!shards_optimizer()) return;
-  const auto& buckets = model_.partition().buckets();
-  // Backwards: the forward pass needs the last bucket's parameters first.
-  for (size_t b = buckets.size(); b-- > 0;) {
-    const at::Tensor all = model_.param_buffer().narrow(0, buckets[b].begin, buckets[b].size());
-    const comm::WorkPtr work = communicator_.all_gather(all, model_.param_buffer().narrow(0, owned_[b].begin, owned_[b].size()));
-    if (!options_.overlap) work->wait();
-    for (const int i : buckets[b].parameters) model_.parameters()[i]->arriving = work;
-  }
 }
 
 std::optional<Partition> Reducer::rebuild_once() {
@@ -126,9 +163,7 @@ std::optional<Partition> Reducer::rebuild_once() {
   rebuilt_ = true;
   const auto order = arrival_order_of_rank0();
   log_debug("buckets rebuilt in arrival order: {}", fmt::join(order, " "));
-  Partition old = model_.rebuild(order);
-  find_owned();
-  return old;
+  return model_.rebuild(order);
 }
 
 std::vector<int> Reducer::arrival_order_of_rank0() {
@@ -138,8 +173,8 @@ std::vector<int> Reducer::arrival_order_of_rank0() {
   }
   at::Tensor order = at::empty({count}, at::TensorOptions().dtype(at::kLong));
   std::copy(arrivals_.begin(), arrivals_.end(), order.mutable_data_ptr<int64_t>());
-  order = order.to(model_.grad_buffer().device());
-  communicator_.broadcast(order, 0)->wait();
+  order = order.to(model_.grad_options().device());
+  replica_.broadcast(order, 0)->wait();
   order = order.to(at::kCPU);
   const int64_t* data = order.const_data_ptr<int64_t>();
   return {data, data + count};

@@ -1,6 +1,7 @@
 #pragma once
 // Sums gradients over the data-parallel ranks while the backward pass still runs.
 
+#include <deque>
 #include <optional>
 #include <vector>
 
@@ -14,76 +15,81 @@ namespace muster::sharding {
 // difference. Collective.
 void check_same_parameters(const std::vector<Parameter*>& parameters, comm::Rendezvous& rendezvous, Deadline deadline);
 
-// What a rank owns of every bucket: it steps the optimizer there, and nobody else does.
-struct OwnedRange {
-  int64_t begin = 0, end = 0;  // elements of the flat buffers
-  int64_t decay_end = 0;       // [begin, decay_end) has weight decay
-  int64_t size() const { return end - begin; }
-};
-
-// Gradients summed over ranks while the backward pass runs (DDP; Li et al., VLDB 2020), and, with ZeRO-1, the optimizer's share of
-// every rank (Rajbhandari et al., SC20).
+// Gradients summed over ranks while the backward pass runs (DDP; Li et al., VLDB 2020; ZeRO; Rajbhandari et al., SC20).
 //
-// | stage | bucket's gradients complete | a rank owns | after the optimizer step |
-// | 0     | all-reduce                  | all of it   | -                        |
-// | 1     | reduce-scatter              | its shard   | all-gather of parameters, overlapping what follows |
-// Volume a step and rank: 2 gradient sizes either way.
+// | stage | when a bucket's gradients are complete | in which micro-batch |
+// | 0     | all-reduce                             | the last             |
+// | 1     | reduce-scatter                         | the last             |
+// | 2, 3  | reduce-scatter, added to the shard     | each                 |
+// Hybrid sharding: the reduce-scatter runs in the shard group, then, once a step, an all-reduce of the shard in the replica group.
 //
 // A bucket is reduced when all its parameters have reported, buckets strictly in index order on every rank, so that ranks
-// whose gradients arrive in another order still match. A parameter that no operation used counts as zero: finalize() reduces
-// what is left, on every rank alike, so an unused or rank-dependent parameter is never a hang. With stage 0 the buckets are
-// rebuilt once after the first reduced backward pass, in the order in which rank 0 saw gradients arrive; with stage 1 the
-// optimizer's shards are of that layout from the start, and it stays.
+// whose gradients arrive in another order still match. A parameter that no operation used counts as zero: what is left at the
+// end of a pass is reduced then, on every rank alike, so an unused or rank-dependent parameter is never a hang. With stage 0 the
+// buckets are rebuilt once after the first reduced backward pass, in the order in which rank 0 saw gradients arrive; with the
+// others the shards are of that layout from the start, and it stays.
 //
 // The sum is left undivided: the optimizer divides by the number of counted tokens.
 //
-// Threads: as Parameter. Ownership: model and communicator must outlive it. Blocking: only finalize() and the first use of a
-// parameter after publish() (CPU). Failure: PeerError from these.
+// Memory: stages 2 and 3 lend each bucket a whole buffer from its first gradient to the end of its reduction: at most
+// kInFlight + 1 buffers where gradients arrive in order.
+// Threads: as Parameter. Ownership: model and communicators must outlive it. Blocking: finalize(), and with stages 2 and 3 the
+// reduction of a bucket waits for the one kInFlight before it (CPU). Failure: PeerError from these.
 class Reducer {
  public:
+  static constexpr size_t kInFlight = 2;
+
   struct Options {
-    bool overlap = true;  // false: everything in finalize() and publish(); the same bits
-    int zero_stage = 0;
+    bool overlap = true;  // false: nothing is reduced while other work runs; the same bits
   };
-  // stage 1: the model's partition must have been made with `shards` = the communicator's size.
-  Reducer(FlatModel& model, comm::Communicator& communicator, Options options);
+  // shard: ranks that cut each bucket among them; replica: ranks that hold the same shard. Either may be of size 1.
+  Reducer(FlatModel& model, comm::Communicator& shard, comm::Communicator& replica, Options options);
   ~Reducer();
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
 
-  // All ranks get rank 0's parameters.
-  void broadcast_parameters();
-
-  // Before the backward pass of each micro-batch. last: gradients are reduced in this pass (otherwise only accumulated).
+  // Before the backward pass of each micro-batch. last: of the step.
   void begin_backward(bool last);
-  // After the last backward pass: owned gradients are whole (with stage 0 on all ranks alike); the next step starts from nothing.
+  // After the last backward pass: owned gradients are whole; the next step starts from nothing.
   void finalize();
-  // After the optimizer step: every rank's parameters become whole again. Parameter::use() waits for what it needs.
-  void publish();
 
-  // By bucket. Constant while the layout is.
-  const std::vector<OwnedRange>& owned() const { return owned_; }
-  bool shards_optimizer() const { return options_.zero_stage > 0; }
-
-  // After the first finalize(): rebuilds the buckets in arrival order and returns the old layout; later nothing. Collective.
+  // After the first finalize() with stage 0: rebuilds the buckets in arrival order and returns the old layout; later nothing.
+  // Collective.
   std::optional<Partition> rebuild_once();
 
  private:
-  void find_owned();
+  struct Flight {  // a reduce-scatter under way
+    int bucket = 0;
+    bool last = false;    // of the step
+    comm::WorkPtr work;
+    at::Tensor whole;     // the pool's buffer (stages 2, 3)
+    at::Tensor incoming;  // to be added to what is owned; undefined: it went there directly
+  };
+
+  bool reduces() const { return last_ || model_.shards_gradients(); }
+  void lend_buffer(Parameter& parameter);
   void completed(Parameter& parameter);
   void launch_ready();
+  void launch_rest();
   void launch(int bucket);
+  void scatter(int bucket);
+  void land(Flight flight);
+  void land_down_to(size_t count);
+  void reduce_over_replicas(const at::Tensor& gradients);
   std::vector<int> arrival_order_of_rank0();
 
   FlatModel& model_;
-  comm::Communicator& communicator_;
+  comm::Communicator& shard_;
+  comm::Communicator& replica_;
   const Options options_;
-  std::vector<OwnedRange> owned_;
-  bool reducing_ = false, rebuilt_ = false;
+  BufferPool incoming_pool_;
+  bool last_ = false, in_pass_ = false, first_pass_ = true, rebuilt_ = false;
   std::vector<int> missing_;   // by bucket: parameters that have not reported
+  std::vector<at::Tensor> lent_;  // by bucket: the pool's buffer
   int next_bucket_ = 0;        // first bucket not launched
   std::vector<int> arrivals_;  // parameter indices, recorded until the rebuild
-  std::vector<comm::WorkPtr> works_;
+  std::deque<Flight> flights_;
+  std::vector<comm::WorkPtr> works_;  // all-reduces, waited for in finalize()
 };
 
 }  // namespace muster::sharding

@@ -26,9 +26,15 @@ using sharding::FlatModel;
 using sharding::Parameter;
 using testing::small_config;
 
+sharding::FlatOptions in_float64() {
+  sharding::FlatOptions options;
+  options.param_dtype = options.grad_dtype = at::kDouble;
+  return options;
+}
+
 struct Built {
-  explicit Built(const RunConfig& c) : model(make_model(c, 11)), flat(model->parameters(), at::Device(at::kCPU), at::kDouble, at::kDouble, {}) {
-    initialize_parameters(flat.parameters(), 7);
+  explicit Built(const RunConfig& c) : model(make_model(c, 11)), flat(model->parameters(), in_float64()) {
+    for (Parameter* p : flat.parameters()) initialize_parameter(*p, 7);
   }
   at::Tensor parameter(const std::string& name) {
     for (Parameter* p : flat.parameters()) {
@@ -140,7 +146,7 @@ TEST(Schedule, WarmsUpDecaysAndStays) {
 TEST(Generate, IsAFunctionOfTheSeedAndStaysInTheVocabulary) {
   const RunConfig c = small_config(1);
   Built b(c);
-  const auto run = [&](uint64_t seed) { return generate(*b.model, {3}, 40, c.seq_length, at::Device(at::kCPU), seed); };
+  const auto run = [&](uint64_t seed) { return generate([&](const at::Tensor& tokens) { return b.model->next_token_logits(tokens); }, {3}, 40, c.seq_length, at::Device(at::kCPU), seed); };
   const auto tokens = run(1);
   EXPECT_EQ(tokens.size(), 40u);
   EXPECT_EQ(tokens, run(1));

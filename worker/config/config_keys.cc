@@ -79,8 +79,12 @@ std::vector<ConfigKey> build_keys() {
       number("data parallel", "reduce_bucket_size_mb", &C::reduce_bucket_size_mb, 0, 1e6, "MiB", "of a gradient bucket"),
       number("data parallel", "first_bucket_size_mb", &C::first_bucket_size_mb, 0, 1e6, "MiB", "of the first bucket"),
       flag("data parallel", "overlap_grad_reduce", &C::overlap_grad_reduce, "reduce gradients while the backward pass runs"),
-      number("data parallel", "zero_optimization.stage", &C::zero_stage, 0, 1, "",
-             "0: replicate; 1: optimizer state sharded over the ranks"),
+      number("data parallel", "zero_optimization.stage", &C::zero_stage, 0, 3, "",
+             "sharded over the ranks: 0 nothing, 1 optimizer state, 2 gradients too, 3 parameters too"),
+      number("data parallel", "zero_optimization.shard_size", &C::zero_shard_size, 0, 1 << 20, "ranks",
+             "that shard together, replicated across; 0: all"),
+      word("memory", "recompute.granularity", &C::recompute_granularity, "activations computed again in the backward pass",
+           {"none", "selective", "full"}),
   };
 }
 

@@ -12,6 +12,7 @@
 
 #include "comm/base/error.h"
 #include "worker/config/config_keys.h"
+#include "worker/config/layout.h"
 #include "worker/config/yaml_reader.h"
 
 namespace muster::worker {
@@ -95,6 +96,10 @@ void finalize_config(RunConfig& c, int world_size) {
            c.global_batch_size, c.micro_batch_size, world_size, quantum, nearest_multiples(c.global_batch_size, quantum),
            micro_batch_hint(c, world_size));
   }
+  if (c.zero_stage == 0 && c.zero_shard_size > 0) {
+    refuse("zero_optimization.shard_size: found {} with zero_optimization.stage 0, where nothing is sharded; wanted stage 1, 2 or 3", c.zero_shard_size);
+  }
+  mesh_sizes(c, world_size);
   if (c.lr_decay_iters == 0) c.lr_decay_iters = c.train_iters;
   if (c.min_lr > c.lr && c.lr_decay_style != "constant") refuse("min_lr: found {}, wanted at most lr ({})", c.min_lr, c.lr);
 }

@@ -31,7 +31,7 @@ struct RunConfig {
   int64_t micro_batch_size = 12;        // sequences a rank and forward pass
   int64_t global_batch_size = 0;        // sequences a step over all ranks; 0: micro_batch_size * ranks
   // optimizer and schedule
-  std::string optimizer = "adamw";
+  std::string optimizer = "adamw";      // adamw, adamw_8bit, sgd, lion, muon
   double lr = 1e-3, min_lr = 1e-4;
   std::string lr_decay_style = "cosine";  // cosine, linear, constant
   int64_t lr_warmup_iters = 100, lr_decay_iters = 0;  // 0: train_iters
@@ -56,7 +56,11 @@ struct RunConfig {
   double reduce_bucket_size_mb = 25;    // MiB
   double first_bucket_size_mb = 1;      // MiB
   bool overlap_grad_reduce = true;
-  int64_t zero_stage = 0;               // "zero_optimization.stage": 0 replicate, 1 optimizer state sharded over the ranks
+  int64_t zero_stage = 0;               // "zero_optimization.stage": 0 replicate; sharded: 1 optimizer state, 2 and gradients, 3 and parameters
+  int64_t zero_shard_size = 0;          // "zero_optimization.shard_size": ranks that shard together, replicated across; 0: all
+  bool offload_optimizer = false;       // "zero_optimization.offload_optimizer": optimizer state in host memory
+  // memory
+  std::string recompute_granularity = "none";  // "recompute.granularity": none, selective, full
 };
 
 // Where a value came from, for messages: "run.yaml:12", "--lr".

@@ -10,6 +10,7 @@
 #include "worker/models/attention.h"
 #include "worker/models/model.h"
 #include "worker/models/ops.h"
+#include "worker/models/recompute.h"
 
 namespace muster::worker {
 namespace {
@@ -23,10 +24,12 @@ class Gpt : public Model {
  public:
   Gpt(const RunConfig& config, int64_t vocab_size);
   std::vector<Parameter*> parameters() override;
+  sharding::UnitSchedule units() const override;
   at::Tensor loss(const at::Tensor& tokens, const at::Tensor& targets, const PassContext& pass) override;
   at::Tensor next_token_logits(const at::Tensor& tokens) override;
 
  private:
+  enum class Recompute { kNone, kSelective, kFull };
   struct Linear {
     Parameter *weight = nullptr, *bias = nullptr;
   };
@@ -41,22 +44,32 @@ class Gpt : public Model {
   Block add_block(int64_t index);
   Parameter& head() { return head_ ? *head_ : *token_table_; }
 
+  at::Tensor attend(const Block& b, const at::Tensor& qkv, int64_t batch, const PassContext& pass) const;
+  ops::TensorList block(const Block& b, const ops::TensorList& in, int64_t batch, const PassContext& pass) const;
   at::Tensor body(const at::Tensor& tokens, const PassContext& pass);
   at::Tensor drop(const at::Tensor& x, int64_t batch, const std::string& module, const PassContext& pass) const;
   kernels::DropoutKey dropout_key(const std::string& module, double p, const PassContext& pass) const;
 
   const RunConfig config_;
+  const Recompute recompute_;
   std::deque<Parameter> storage_;  // stable addresses
+  int unit_ = 0;                   // of the parameters being added: 0 embeddings, 1 + i block i, the last the end
   Parameter *token_table_ = nullptr, *position_table_ = nullptr, *head_ = nullptr;
   std::vector<Block> blocks_;
   Linear final_norm_;
 };
 
-Gpt::Gpt(const RunConfig& config, int64_t vocab_size) : config_(config) {
+Gpt::Gpt(const RunConfig& config, int64_t vocab_size) : config_(config),
+      recompute_(config.recompute_granularity == "full" ? Recompute::kFull
+                 : config.recompute_granularity == "selective" ? Recompute::kSelective : Recompute::kNone) {
   const int64_t width = config.hidden_size;
   token_table_ = add("token_embedding", {vocab_size, width}, Init::normal(0.02), true);
   position_table_ = add("position_embedding", {config.seq_length, width}, Init::normal(0.02), true);
-  for (int64_t i = 0; i < config.num_layers; ++i) blocks_.push_back(add_block(i));
+  for (int64_t i = 0; i < config.num_layers; ++i) {
+    ++unit_;
+    blocks_.push_back(add_block(i));
+  }
+  ++unit_;
   final_norm_ = add_norm("final_norm");
   if (config.untie_embeddings_and_output_weights) {
     head_ = add("head", {vocab_size, width}, Init::normal(0.02), true);
@@ -71,6 +84,7 @@ Parameter* Gpt::add(std::string name, std::vector<int64_t> shape, Init init, boo
   p.shape = std::move(shape);
   p.init = init;
   p.decay = decay;
+  p.unit = unit_;
   return &storage_.emplace_back(std::move(p));
 }
 
@@ -109,6 +123,17 @@ std::vector<Parameter*> Gpt::parameters() {
   return all;
 }
 
+sharding::UnitSchedule Gpt::units() const {
+  sharding::UnitSchedule schedule;
+  for (int unit = 0; unit <= unit_; ++unit) schedule.forward.push_back(unit);
+  if (!head_) {  // the tied head is in the embeddings' unit
+    schedule.forward.push_back(0);
+    schedule.backward.push_back(0);
+  }
+  for (int unit = unit_; unit > 0; --unit) schedule.backward.push_back(unit);  // the embedding's gradient needs no value
+  return schedule;
+}
+
 kernels::DropoutKey Gpt::dropout_key(const std::string& module, double p, const PassContext& pass) const {
   if (!pass.training || p == 0) return {};
   const auto seed = static_cast<uint64_t>(config_.seed) ^ (static_cast<uint64_t>(pass.step) * 0xD1342543DE82EF95ull);
@@ -120,22 +145,42 @@ at::Tensor Gpt::drop(const at::Tensor& x, int64_t batch, const std::string& modu
   return key.p == 0 ? x : ops::dropout(x.view({batch, -1, x.size(1)}), key).view({-1, x.size(1)});
 }
 
+at::Tensor Gpt::attend(const Block& b, const at::Tensor& qkv, int64_t batch, const PassContext& pass) const {
+  const auto key = dropout_key(b.name + ".attention", config_.attention_dropout, pass);
+  const auto core = [=, heads = config_.num_attention_heads](const ops::TensorList& in) -> ops::TensorList {
+    return {ops::causal_attention(in[0], batch, heads, key)};
+  };
+  return recompute_ == Recompute::kSelective ? ops::recompute(core, {qkv})[0] : core({qkv})[0];
+}
+
+// {residual, branch} in and out; what a block adds last is left as branch, for the next norm to add.
+ops::TensorList Gpt::block(const Block& b, const ops::TensorList& in, int64_t batch, const PassContext& pass) const {
+  auto [residual, normed] = ops::residual_norm(in[0], in[1], *b.norm1.weight, b.norm1.bias);
+  const at::Tensor qkv = ops::linear(normed, *b.qkv.weight, b.qkv.bias);  // (B T, 3 C)
+  at::Tensor branch = ops::linear(attend(b, qkv, batch, pass), *b.out.weight, b.out.bias);
+  branch = drop(branch, batch, b.name + ".attention.out", pass);
+  std::tie(residual, normed) = ops::residual_norm(residual, branch, *b.norm2.weight, b.norm2.bias);
+  const at::Tensor up = ops::linear(normed, *b.up.weight, b.up.bias);
+  branch = ops::gelu_linear(up, *b.down.weight, b.down.bias, recompute_ == Recompute::kNone);
+  return {residual, drop(branch, batch, b.name + ".mlp", pass)};
+}
+
 at::Tensor Gpt::body(const at::Tensor& tokens, const PassContext& pass) {
   const int64_t batch = tokens.size(0);
-  at::Tensor residual = drop(ops::embedding(tokens, *token_table_, *position_table_), batch, "embedding", pass);  // (B T, C)
-  at::Tensor branch, normed;
+  ops::TensorList x = {drop(ops::embedding(tokens, *token_table_, *position_table_), batch, "embedding", pass), {}};  // (B T, C)
   for (const Block& b : blocks_) {
-    std::tie(residual, normed) = ops::residual_norm(residual, branch, *b.norm1.weight, b.norm1.bias);
-    const at::Tensor qkv = ops::linear(normed, *b.qkv.weight, b.qkv.bias);  // (B T, 3 C)
-    const auto key = dropout_key(b.name + ".attention", config_.attention_dropout, pass);
-    branch = ops::linear(ops::causal_attention(qkv, batch, config_.num_attention_heads, key), *b.out.weight, b.out.bias);
-    branch = drop(branch, batch, b.name + ".attention.out", pass);
-    std::tie(residual, normed) = ops::residual_norm(residual, branch, *b.norm2.weight, b.norm2.bias);
-    branch = ops::linear(ops::gelu(ops::linear(normed, *b.up.weight, b.up.bias)), *b.down.weight, b.down.bias);
-    branch = drop(branch, batch, b.name + ".mlp", pass);
+    if (recompute_ != Recompute::kFull) {
+      x = block(b, x, batch, pass);
+      continue;
+    }
+    // One tensor is kept a block, so the sum is made here.
+    const auto whole = [this, &b, batch, pass](const ops::TensorList& in) -> ops::TensorList {
+      const auto out = block(b, in, batch, pass);
+      return {out[0].add(out[1])};
+    };
+    x = {ops::recompute(whole, {x[0], {}})[0], {}};
   }
-  std::tie(residual, normed) = ops::residual_norm(residual, branch, *final_norm_.weight, final_norm_.bias);
-  return normed;
+  return std::get<1>(ops::residual_norm(x[0], x[1], *final_norm_.weight, final_norm_.bias));
 }
 
 at::Tensor Gpt::loss(const at::Tensor& tokens, const at::Tensor& targets, const PassContext& pass) {

@@ -34,9 +34,9 @@ at::Tensor initial_values(const sharding::Parameter& p, uint64_t seed) {
 
 }  // namespace
 
-void initialize_parameters(const std::vector<sharding::Parameter*>& parameters, uint64_t seed) {
+void initialize_parameter(sharding::Parameter& parameter, uint64_t seed) {
   const c10::AutoGradMode no_graph(false);
-  for (const sharding::Parameter* p : parameters) p->tensor.copy_(initial_values(*p, seed));
+  parameter.tensor.copy_(initial_values(parameter, seed));
 }
 
 }  // namespace muster::worker

@@ -6,7 +6,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "sharding/data_parallel/parameter.h"
+#include "sharding/data_parallel/gatherer.h"
 #include "worker/config/run_config.h"
 
 namespace muster::worker {
@@ -24,6 +24,8 @@ class Model {
   virtual ~Model() = default;
   // In registration order, the same on every rank.
   virtual std::vector<sharding::Parameter*> parameters() = 0;
+  // The order in which loss() and its backward pass, and next_token_logits(), use the units of the parameters.
+  virtual sharding::UnitSchedule units() const = 0;
   // Sum of the cross-entropy over counted tokens (targets >= 0), one element. tokens, targets (B, T) int64. The root of the
   // backward pass when gradients are enabled.
   virtual at::Tensor loss(const at::Tensor& tokens, const at::Tensor& targets, const PassContext& pass) = 0;

@@ -31,16 +31,21 @@ bool wants_gradient(const Parameter* p) { return p && !p->frozen; }
 
 // Adds a^T b to the gradient of `weight`: one matrix product straight into the buffer where the device can.
 void add_product_gradient(Parameter& weight, const at::Tensor& a, const at::Tensor& b) {
-  const bool same_dtype = weight.grad.scalar_type() == a.scalar_type();
+  at::Tensor& grad = weight.gradient();
+  const bool same_dtype = grad.scalar_type() == a.scalar_type();
   if (!same_dtype && !a.is_cuda()) return weight.add_gradient(at::mm(a.t(), b));
   if (same_dtype) {
-    kernels::matmul_tn_out(weight.grad, a, b, weight.accumulates());
+    kernels::matmul_tn_out(grad, a, b, weight.accumulates());
   } else if (weight.accumulates()) {  // 16-bit factors, float32 sum and result
-    at::addmm_outf(weight.grad, a.t(), b, weight.grad.scalar_type(), 1, 1, weight.grad);
+    at::addmm_outf(grad, a.t(), b, grad.scalar_type(), 1, 1, grad);
   } else {
-    at::mm_outf(a.t(), b, weight.grad.scalar_type(), weight.grad);
+    at::mm_outf(a.t(), b, grad.scalar_type(), grad);
   }
   weight.report();
+}
+
+void add_bias_gradient(Parameter* bias, const at::Tensor& grad) {
+  if (wants_gradient(bias)) bias->add_gradient(at::sum(grad, 0, false, bias->gradient().scalar_type()));
 }
 
 struct Embedding : Function<Embedding> {
@@ -62,8 +67,9 @@ struct Embedding : Function<Embedding> {
     return {{}, {}, {}, {}, {}};
   }
   static void add_position_gradient(Parameter& p, const at::Tensor& g) {  // g (T, C), T <= rows of the table
-    if (!p.accumulates()) p.grad.zero_();
-    p.grad.narrow(0, 0, g.size(0)).add_(g);
+    at::Tensor& sum = p.gradient();
+    if (!p.accumulates()) sum.zero_();
+    sum.narrow(0, 0, g.size(0)).add_(g);
     p.report();
   }
 };
@@ -71,7 +77,7 @@ struct Embedding : Function<Embedding> {
 struct Linear : Function<Linear> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& w, const Maybe& b, Parameter* weight,
                             Parameter* bias) {
-    ctx->save_for_backward({x, w});
+    ctx->save_for_backward({x});
     ctx->saved_data["weight"] = address(weight);
     ctx->saved_data["bias"] = address(bias);
     const at::Tensor y = kernels::matmul_nt(x, w);
@@ -80,10 +86,30 @@ struct Linear : Function<Linear> {
   static Tensors backward(AutogradContext* ctx, Tensors grads) {
     const auto saved = ctx->get_saved_variables();
     const at::Tensor& grad = grads[0];
-    const at::Tensor grad_x = ctx->needs_input_grad(0) ? kernels::matmul_nn(grad, saved[1]) : at::Tensor();
-    if (Parameter* p = parameter(ctx, "weight"); wants_gradient(p)) add_product_gradient(*p, grad, saved[0]);
-    if (Parameter* p = parameter(ctx, "bias"); wants_gradient(p)) p->add_gradient(at::sum(grad, 0, false, p->grad.scalar_type()));
+    Parameter* weight = parameter(ctx, "weight");
+    const at::Tensor grad_x = ctx->needs_input_grad(0) ? kernels::matmul_nn(grad, weight->use()) : at::Tensor();
+    if (wants_gradient(weight)) add_product_gradient(*weight, grad, saved[0]);
+    add_bias_gradient(parameter(ctx, "bias"), grad);
     return {grad_x, {}, {}, {}, {}};
+  }
+};
+
+struct GeluLinear : Function<GeluLinear> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& w, const Maybe& b, Parameter* weight,
+                            Parameter* bias) {
+    ctx->save_for_backward({x});
+    ctx->saved_data["weight"] = address(weight);
+    ctx->saved_data["bias"] = address(bias);
+    const at::Tensor y = kernels::matmul_nt(kernels::gelu(x), w);
+    return b ? y.add_(*b) : y;
+  }
+  static Tensors backward(AutogradContext* ctx, Tensors grads) {
+    const at::Tensor x = ctx->get_saved_variables()[0];
+    Parameter* weight = parameter(ctx, "weight");
+    if (wants_gradient(weight)) add_product_gradient(*weight, grads[0], kernels::gelu(x));
+    add_bias_gradient(parameter(ctx, "bias"), grads[0]);
+    if (!ctx->needs_input_grad(0)) return {{}, {}, {}, {}, {}};
+    return {kernels::gelu_backward(kernels::matmul_nn(grads[0], weight->use()), x), {}, {}, {}, {}};
   }
 };
 
@@ -91,7 +117,7 @@ struct ResidualNorm : Function<ResidualNorm> {
   static Tensors forward(AutogradContext* ctx, const at::Tensor& residual, const Maybe& branch, const at::Tensor& w,
                          const Maybe& b, Parameter* weight, Parameter* bias) {
     const auto out = kernels::residual_layer_norm(residual, branch.value_or(at::Tensor()), w, b.value_or(at::Tensor()));
-    ctx->save_for_backward({out.sum, out.mean, out.rstd, w});
+    ctx->save_for_backward({out.sum, out.mean, out.rstd});
     ctx->saved_data["weight"] = address(weight);
     ctx->saved_data["bias"] = address(bias);
     return branch ? Tensors{out.normed, out.sum} : Tensors{out.normed};
@@ -102,11 +128,11 @@ struct ResidualNorm : Function<ResidualNorm> {
     Parameter* weight = parameter(ctx, "weight");
     Parameter* bias = parameter(ctx, "bias");
     for (Parameter* p : {weight, bias}) {
-      if (wants_gradient(p) && !p->accumulates()) p->grad.zero_();
+      if (wants_gradient(p) && !p->accumulates()) p->gradient().zero_();
     }
     const at::Tensor grad = kernels::residual_layer_norm_backward(
-        grads[0], past, saved[0], saved[1], saved[2], saved[3], wants_gradient(weight) ? weight->grad : at::Tensor(),
-        wants_gradient(bias) ? bias->grad : at::Tensor());
+        grads[0], past, saved[0], saved[1], saved[2], weight->use(), wants_gradient(weight) ? weight->gradient() : at::Tensor(),
+        wants_gradient(bias) ? bias->gradient() : at::Tensor());
     for (Parameter* p : {weight, bias}) {
       if (wants_gradient(p)) p->report();
     }
@@ -142,14 +168,15 @@ struct HeadLoss : Function<HeadLoss> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& w, const at::Tensor& targets, Parameter* weight) {
     at::Tensor logits = kernels::matmul_nt(x, w);  // (N, V)
     const at::Tensor loss = kernels::cross_entropy_in_place(logits, targets);
-    ctx->save_for_backward({x, w, logits});  // logits now hold their own gradient
+    ctx->save_for_backward({x, logits});  // logits now hold their own gradient
     ctx->saved_data["weight"] = address(weight);
     return loss;
   }
   static Tensors backward(AutogradContext* ctx, Tensors) {
     const auto saved = ctx->get_saved_variables();
-    const at::Tensor grad_x = kernels::matmul_nn(saved[2], saved[1]);
-    if (Parameter* p = parameter(ctx, "weight"); wants_gradient(p)) add_product_gradient(*p, saved[2], saved[0]);
+    Parameter* weight = parameter(ctx, "weight");
+    const at::Tensor grad_x = kernels::matmul_nn(saved[1], weight->use());
+    if (wants_gradient(weight)) add_product_gradient(*weight, saved[1], saved[0]);
     return {grad_x, {}, {}, {}};
   }
 };
@@ -170,6 +197,10 @@ std::tuple<at::Tensor, at::Tensor> residual_norm(const at::Tensor& residual, con
 }
 
 at::Tensor gelu(const at::Tensor& x) { return Gelu::apply(x); }
+
+at::Tensor gelu_linear(const at::Tensor& x, Parameter& weight, Parameter* bias, bool keep) {
+  return keep ? linear(ops::gelu(x), weight, bias) : GeluLinear::apply(x, weight.use(), maybe(bias), &weight, bias);
+}
 
 at::Tensor dropout(const at::Tensor& x, const kernels::DropoutKey& key) { return key.p == 0 ? x : Dropout::apply(x, key); }
 

@@ -27,6 +27,9 @@ std::tuple<at::Tensor, at::Tensor> residual_norm(const at::Tensor& residual, con
 
 at::Tensor gelu(const at::Tensor& x);
 
+// linear(gelu(x), weight, bias). keep: gelu(x) is kept for the backward pass, else computed there again.
+at::Tensor gelu_linear(const at::Tensor& x, Parameter& weight, Parameter* bias, bool keep);
+
 // See kernels::dropout; p = 0 returns x itself.
 at::Tensor dropout(const at::Tensor& x, const kernels::DropoutKey& key);
 

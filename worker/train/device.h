@@ -2,6 +2,7 @@
 // Where a rank computes. device_cpu.cc and device_cuda.cc define these, one for each worker program.
 
 #include <memory>
+#include <string>
 
 #include <ATen/core/Tensor.h>
 
@@ -15,8 +16,9 @@ namespace muster::worker {
 // be had.
 at::Device open_device(const RunConfig& config, const comm::Place& place);
 
-// The communicator of all ranks for tensors on `device`.
-std::unique_ptr<comm::Communicator> open_communicator(const RunConfig& config, at::Device device, comm::Rendezvous& rendezvous);
+// The communicator of the rendezvous's ranks for tensors on `device`. name: in errors.
+std::unique_ptr<comm::Communicator> open_communicator(const RunConfig& config, at::Device device, comm::Rendezvous& rendezvous,
+                                                    const std::string& name = "world");
 
 // Blocks until the device has done what was issued.
 void synchronize(at::Device device);

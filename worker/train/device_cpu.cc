@@ -19,9 +19,11 @@ at::Device open_device(const RunConfig& config, const comm::Place& place) {
   return at::Device(at::kCPU);
 }
 
-std::unique_ptr<comm::Communicator> open_communicator(const RunConfig& config, at::Device, comm::Rendezvous& rendezvous) {
+std::unique_ptr<comm::Communicator> open_communicator(const RunConfig& config, at::Device, comm::Rendezvous& rendezvous,
+                                                    const std::string& name) {
   if (config.backend == "nccl") refuse("backend: found 'nccl' on the CPU; wanted host or auto");
   comm::CommunicatorOptions options;
+  options.name = name;
   options.timeout = milliseconds(static_cast<int64_t>(config.comm_timeout_s * 1000));
   return rendezvous.place().world_size == 1 ? comm::make_loopback_communicator() : comm::make_host_communicator(rendezvous, options);
 }

@@ -46,9 +46,11 @@ at::Device open_device(const RunConfig& config, const comm::Place& place) {
   return device;
 }
 
-std::unique_ptr<comm::Communicator> open_communicator(const RunConfig& config, at::Device device, comm::Rendezvous& rendezvous) {
+std::unique_ptr<comm::Communicator> open_communicator(const RunConfig& config, at::Device device, comm::Rendezvous& rendezvous,
+                                                    const std::string& name) {
   if (config.backend == "host") refuse("backend: found 'host' on the GPU; wanted nccl or auto");
   comm::CommunicatorOptions options;
+  options.name = name;
   options.timeout = milliseconds(static_cast<int64_t>(config.comm_timeout_s * 1000));
   return rendezvous.place().world_size == 1 ? comm::make_loopback_communicator()
                                             : comm::make_nccl_communicator(rendezvous, device.index(), options);

@@ -29,19 +29,24 @@ std::vector<int64_t> validation_starts(const RunConfig& config, int64_t stream_s
 
 }  // namespace
 
-double evaluate(const RunConfig& config, const TokenStream& stream, Model& model, comm::Communicator& communicator, at::Device device) {
+double evaluate(const RunConfig& config, const TokenStream& stream, Model& model, sharding::DataParallel& parallel, at::Device device) {
   const c10::AutoGradMode no_graph(false);
   const auto starts = validation_starts(config, stream.size());
   at::Tensor totals = at::zeros({2}, at::TensorOptions().dtype(at::kDouble).device(device));
+  comm::Communicator& world = parallel.groups().world();
   const auto stride = static_cast<size_t>(config.micro_batch_size);
-  for (size_t at = stride * communicator.rank(); at < starts.size(); at += stride * communicator.size()) {
-    const std::vector<int64_t> mine(starts.begin() + static_cast<int64_t>(at),
-                                    starts.begin() + static_cast<int64_t>(std::min(at + stride, starts.size())));
+  for (size_t round = 0; round < starts.size(); round += stride * world.size()) {
+    parallel.begin_forward();  // in every round on every rank: a pass may be collective
+    const size_t first = round + stride * world.rank();
+    if (first >= starts.size()) continue;
+    const std::vector<int64_t> mine(starts.begin() + static_cast<int64_t>(first),
+                                    starts.begin() + static_cast<int64_t>(std::min(first + stride, starts.size())));
     const Batch batch = make_batch(stream, mine, config.seq_length, device);
     totals[0].add_(model.loss(batch.tokens, batch.targets, {}).squeeze());
     totals[1].add_(batch.targets.ge(0).sum());
   }
-  communicator.all_reduce(totals)->wait();
+  parallel.end_forward();
+  world.all_reduce(totals)->wait();
   totals = totals.to(at::kCPU);
   const double* values = totals.const_data_ptr<double>();
   MUSTER_CHECK_LT(0.0, values[1]);

@@ -37,12 +37,13 @@ at::Tensor window(const std::vector<int64_t>& tokens, int64_t seq_length, at::De
 
 }  // namespace
 
-std::vector<int64_t> generate(Model& model, std::vector<int64_t> prompt, int64_t count, int64_t seq_length, at::Device device, uint64_t seed) {
+std::vector<int64_t> generate(const std::function<at::Tensor(const at::Tensor&)>& next_logits, std::vector<int64_t> prompt, int64_t count, int64_t seq_length,
+                              at::Device device, uint64_t seed) {
   const c10::AutoGradMode no_graph(false);
   const uint64_t key = philox_key(seed, "generate");
   const size_t given = prompt.size();
   for (int64_t i = 0; i < count; ++i) {
-    const at::Tensor logits = model.next_token_logits(window(prompt, seq_length, device)).to(at::kDouble).to(at::kCPU).contiguous();
+    const at::Tensor logits = next_logits(window(prompt, seq_length, device)).to(at::kDouble).to(at::kCPU).contiguous();
     prompt.push_back(draw(logits.const_data_ptr<double>(), logits.numel(), uniform01(philox(key, static_cast<uint64_t>(i), 0).v[0])));
   }
   return {prompt.begin() + static_cast<int64_t>(given), prompt.end()};

@@ -3,6 +3,7 @@
 //   muster-worker [CONFIG.yaml] [--key value ...]
 
 #include <cstdio>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -38,11 +39,19 @@ void log_start(const RunConfig& config, const comm::Place& place, const Dataset&
            data.val->size(), data.vocab_size);
 }
 
-void print_sample(const RunConfig& config, const Dataset& data, at::Device device, Trainer& trainer) {
-  if (config.sample_tokens == 0) return;
+std::vector<int64_t> draw_sample(const RunConfig& config, const Dataset& data, at::Device device, Trainer& trainer) {
   std::vector<int64_t> prompt(1);
   data.train->read(0, 1, prompt.data());
-  const auto tokens = generate(trainer.model(), prompt, config.sample_tokens, config.seq_length, device, static_cast<uint64_t>(config.seed));
+  const auto next_logits = [&](const at::Tensor& tokens) {
+    trainer.parallel().begin_forward();
+    return trainer.model().next_token_logits(tokens);
+  };
+  const auto tokens = generate(next_logits, prompt, config.sample_tokens, config.seq_length, device, static_cast<uint64_t>(config.seed));
+  trainer.parallel().end_forward();
+  return tokens;
+}
+
+void print_sample(const Dataset& data, const std::vector<int64_t>& tokens) {
   std::string text;
   if (data.characters) {
     text = data.characters->decode(tokens);
@@ -59,13 +68,14 @@ void train(const RunConfig& config, comm::Rendezvous& rendezvous) {
   const auto communicator = open_communicator(config, device, rendezvous);
   const bool first = rendezvous.place().rank == 0;
   Trainer trainer(config, data, rendezvous, *communicator, device);
-  if (first) {
-    log_start(config, rendezvous.place(), data, device, trainer);
-    Console console(config);
-    trainer.run(&console);
-    print_sample(config, data, device, trainer);
-  } else {
-    trainer.run(nullptr);
+  if (first) log_start(config, rendezvous.place(), data, device, trainer);
+  std::optional<Console> console;
+  if (first) console.emplace(config);
+  trainer.run(first ? &*console : nullptr);
+  // Where parameters are sharded, all ranks are needed for a sample.
+  if (config.sample_tokens > 0 && (first || trainer.flat().shards_parameters())) {
+    const auto tokens = draw_sample(config, data, device, trainer);
+    if (first) print_sample(data, tokens);
   }
   synchronize(device);
   communicator->barrier()->synchronize(Deadline::after(milliseconds(static_cast<int64_t>(config.comm_timeout_s * 1000))));

@@ -2,21 +2,34 @@
 
 #include <limits>
 
+#include "worker/config/layout.h"
 #include "worker/models/initialize.h"
 #include "worker/optim/schedule.h"
 #include "worker/precision/precision.h"
 #include "worker/train/batches.h"
+#include "worker/train/device.h"
 #include "worker/train/evaluate.h"
 
 namespace muster::worker {
 namespace {
 
-sharding::PartitionOptions partition_options(const RunConfig& config, int world_size) {
-  sharding::PartitionOptions options;
-  options.bucket_bytes = static_cast<int64_t>(config.reduce_bucket_size_mb * (1 << 20));
-  options.first_bucket_bytes = static_cast<int64_t>(config.first_bucket_size_mb * (1 << 20));
-  if (config.zero_stage > 0) options.shards = world_size;
+milliseconds seconds(double s) { return milliseconds(static_cast<int64_t>(s * 1000)); }
+
+sharding::FlatOptions flat_options(const RunConfig& config, at::Device device) {
+  sharding::FlatOptions options;
+  options.device = device;
+  options.param_dtype = precision_of(config).parameters;
+  options.grad_dtype = precision_of(config).gradients;
+  options.zero_stage = static_cast<int>(config.zero_stage);
+  options.partition.bucket_bytes = static_cast<int64_t>(config.reduce_bucket_size_mb * (1 << 20));
+  options.partition.first_bucket_bytes = static_cast<int64_t>(config.first_bucket_size_mb * (1 << 20));
   return options;
+}
+
+std::unique_ptr<sharding::Groups> open_groups(const RunConfig& config, at::Device device, comm::Rendezvous& rendezvous, comm::Communicator& world) {
+  const auto factory = [&config, device](comm::Rendezvous& group, const std::string& name) { return open_communicator(config, device, group, name); };
+  const sharding::Mesh mesh(mesh_sizes(config, world.size()), world.rank());
+  return std::make_unique<sharding::Groups>(mesh, rendezvous, world, factory, config.zero_stage > 2, Deadline::after(seconds(config.start_timeout_s)));
 }
 
 LoaderOptions loader_options(const RunConfig& config, const comm::Place& place) {
@@ -25,7 +38,7 @@ LoaderOptions loader_options(const RunConfig& config, const comm::Place& place) 
   options.rank = place.rank;
   options.seq_length = config.seq_length;
   options.seed = static_cast<uint64_t>(config.seed);
-  options.timeout = milliseconds(static_cast<int64_t>(config.comm_timeout_s * 1000));
+  options.timeout = seconds(config.comm_timeout_s);
   return options;
 }
 
@@ -34,20 +47,19 @@ LoaderOptions loader_options(const RunConfig& config, const comm::Place& place) 
 Trainer::Trainer(const RunConfig& config, const Dataset& data, comm::Rendezvous& rendezvous, comm::Communicator& communicator, at::Device device)
     : config_(config),
       place_(rendezvous.place()),
-      communicator_(communicator),
       device_(device),
       data_(data),
       loader_(data.train, loader_options(config, place_)),
       model_(make_model(config, data.vocab_size)),
-      flat_(model_->parameters(), device, precision_of(config).parameters, precision_of(config).gradients, partition_options(config, place_.world_size)),
-      reducer_(flat_, communicator, {config.overlap_grad_reduce, static_cast<int>(config.zero_stage)}),
+      groups_(open_groups(config, device, rendezvous, communicator)),
+      parallel_(std::make_unique<sharding::DataParallel>(model_->parameters(), model_->units(), flat_options(config, device), *groups_,
+                                                         config.overlap_grad_reduce)),
       reported_at_(Clock::now()),
       best_val_loss_(std::numeric_limits<double>::infinity()) {
-  sharding::check_same_parameters(flat_.parameters(), rendezvous, Deadline::after(milliseconds(static_cast<int64_t>(config.start_timeout_s * 1000))));
-  initialize_parameters(flat_.parameters(), static_cast<uint64_t>(config.seed));
-  reducer_.broadcast_parameters();
-  optimizer_ = std::make_unique<AdamW>(flat_, reducer_, config);
-  training_step_ = std::make_unique<TrainingStep>(config, *model_, flat_, reducer_, *optimizer_, communicator);
+  sharding::check_same_parameters(flat().parameters(), rendezvous, Deadline::after(seconds(config.start_timeout_s)));
+  parallel_->initialize([&](sharding::Parameter& p) { initialize_parameter(p, static_cast<uint64_t>(config.seed)); });
+  optimizer_ = std::make_unique<Optimizer>(parallel_->flat(), config);
+  training_step_ = std::make_unique<TrainingStep>(config, *model_, *parallel_, *optimizer_);
 }
 
 void Trainer::run(Observer* observer) {
@@ -88,7 +100,7 @@ void Trainer::report(int64_t done, const StepOutcome& outcome, Observer& observe
 
 void Trainer::evaluate(int64_t done, Observer* observer) {
   const auto started = Clock::now();
-  const double loss = worker::evaluate(config_, *data_.val, *model_, communicator_, device_);
+  const double loss = worker::evaluate(config_, *data_.val, *model_, *parallel_, device_);
   best_val_loss_ = std::min(best_val_loss_, loss);
   if (observer) observer->on_evaluation({done, loss, best_val_loss_});
   reported_at_ += Clock::now() - started;  // step times are of training alone

@@ -6,11 +6,11 @@
 
 #include "comm/collective/communicator.h"
 #include "comm/rendezvous/rendezvous.h"
-#include "sharding/data_parallel/reducer.h"
+#include "sharding/data_parallel/data_parallel.h"
 #include "worker/data/batch_loader.h"
 #include "worker/data/dataset.h"
 #include "worker/models/model.h"
-#include "worker/optim/adamw.h"
+#include "worker/optim/optimizer.h"
 #include "worker/train/reports.h"
 #include "worker/train/training_step.h"
 
@@ -28,8 +28,9 @@ class Trainer {
   void run(Observer* observer);
 
   Model& model() { return *model_; }
-  const sharding::FlatModel& flat() const { return flat_; }
-  const AdamW& optimizer() const { return *optimizer_; }
+  sharding::DataParallel& parallel() { return *parallel_; }
+  const sharding::FlatModel& flat() const { return parallel_->flat(); }
+  const Optimizer& optimizer() const { return *optimizer_; }
 
  private:
   void train_step(int64_t step, Observer* observer);
@@ -38,14 +39,13 @@ class Trainer {
 
   const RunConfig& config_;
   const comm::Place place_;
-  comm::Communicator& communicator_;
   const at::Device device_;
   const Dataset& data_;
   BatchLoader loader_;
   std::unique_ptr<Model> model_;
-  sharding::FlatModel flat_;
-  sharding::Reducer reducer_;
-  std::unique_ptr<AdamW> optimizer_;
+  std::unique_ptr<sharding::Groups> groups_;
+  std::unique_ptr<sharding::DataParallel> parallel_;
+  std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<TrainingStep> training_step_;
   int64_t reported_steps_ = 0;
   Clock::time_point reported_at_;

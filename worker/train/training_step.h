@@ -4,9 +4,9 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "sharding/data_parallel/reducer.h"
+#include "sharding/data_parallel/data_parallel.h"
 #include "worker/models/model.h"
-#include "worker/optim/adamw.h"
+#include "worker/optim/optimizer.h"
 
 namespace muster::worker {
 
@@ -21,14 +21,13 @@ struct StepOutcome {
   at::Tensor grad_norm;  // global norm of the mean gradient before clipping, float64, one element
 };
 
-// One optimizer step, read top-down: micro-batches → backward with overlapped reduction → global norm → AdamW.
+// One optimizer step, read top-down: micro-batches → backward with overlapped reduction → global norm → optimizer.
 // No host synchronisation on a GPU, and no shape that changes from step to step.
 //
 // Threads: the training thread. Everything given must outlive it. Failure: PeerError from a collective.
 class TrainingStep {
  public:
-  TrainingStep(const RunConfig& config, Model& model, sharding::FlatModel& flat, sharding::Reducer& reducer, AdamW& optimizer,
-               comm::Communicator& communicator);
+  TrainingStep(const RunConfig& config, Model& model, sharding::DataParallel& parallel, Optimizer& optimizer);
 
   // micro_batches: all of this rank's for the step. step is 0-based.
   StepOutcome run(const std::vector<Batch>& micro_batches, int64_t step);
@@ -40,10 +39,8 @@ class TrainingStep {
 
   const RunConfig& config_;
   Model& model_;
-  sharding::FlatModel& flat_;
-  sharding::Reducer& reducer_;
-  AdamW& optimizer_;
-  comm::Communicator& communicator_;
+  sharding::DataParallel& parallel_;
+  Optimizer& optimizer_;
   at::Tensor totals_;
   comm::WorkPtr totals_work_;
 };

@@ -12,14 +12,28 @@ struct PartitionOptions {
   int64_t first_bucket_bytes = 1 << 20;  // small, so that communication starts early in the backward pass
   int64_t element_bytes = 4;             // of the gradient buffer
   int shards = 1;                        // every bucket divides by this
+  bool by_unit = false;                  // a bucket is a unit (ParameterSpec::unit), whatever its size
 };
 
 // What the partition must know of a parameter.
 struct ParameterSpec {
   std::string name;
   std::vector<int64_t> shape;
-  int64_t numel = 0;
   bool decay = false;
+  int unit = 0;  // parameters that a forward pass needs together: a block, the embedding, the end
+  int64_t numel() const {
+    int64_t n = 1;
+    for (const int64_t d : shape) n *= d;
+    return n;
+  }
+};
+
+// What one shard is of a bucket.
+struct ShardRange {
+  int64_t begin = 0, end = 0;  // elements of the flat buffer
+  int64_t decay_end = 0;       // [begin, decay_end) has weight decay
+  int64_t at = 0;              // where it begins in a buffer that holds only this shard of all buckets, in order
+  int64_t size() const { return end - begin; }
 };
 
 // All parameters in one flat buffer, cut into buckets. Inside a bucket parameters with weight decay come first, so that the
@@ -42,6 +56,10 @@ class Partition {
   const std::vector<Bucket>& buckets() const { return buckets_; }
   int64_t offset(int parameter) const { return offsets_[parameter]; }
   int bucket_of(int parameter) const { return bucket_of_[parameter]; }
+  int64_t largest_bucket() const;  // elements
+
+  // Shard `part` of `parts` of every bucket; `parts` divides what PartitionOptions::shards said.
+  std::vector<ShardRange> shard(int part, int parts) const;
 
  private:
   void close_bucket(const std::vector<ParameterSpec>& parameters, std::vector<int> members, int shards);
