@@ -1,5 +1,5 @@
 #pragma once
-// The three ways in which something can go wrong (docs/error-policy.md).
+// The ways in which something can go wrong (docs/error-policy.md).
 
 #include <stdexcept>
 #include <string>
@@ -14,6 +14,7 @@ enum ExitCode : int {
   kExitInternal = 1,  // a programmer's error (CheckError) or an unknown exception
   kExitInput = 2,     // the user's input was refused (InputError)
   kExitPeer = 3,      // another rank failed, vanished or timed out (PeerError)
+  kExitDiverged = 4,  // training broke down: gradients stayed non-finite (DivergedError)
   kExitInterrupted = 130,
 };
 
@@ -40,6 +41,12 @@ class PeerError : public std::runtime_error {
 
  private:
   Context context_;
+};
+
+// The numbers of a run broke down. All ranks decide it alike. what() is one line: step, what was found, what to try.
+class DivergedError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
 };
 
 // A broken invariant: our own mistake.

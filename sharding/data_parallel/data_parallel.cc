@@ -13,11 +13,12 @@ FlatOptions with_shard(FlatOptions options, const Groups& groups) {
 
 }  // namespace
 
-DataParallel::DataParallel(std::vector<Parameter*> parameters, const UnitSchedule& schedule, FlatOptions options, const Groups& groups, bool overlap)
+DataParallel::DataParallel(std::vector<Parameter*> parameters, const UnitSchedule& schedule, FlatOptions options, const Groups& groups,
+                           Reducer::Options reduction)
     : groups_(groups),
       flat_(std::move(parameters), with_shard(std::move(options), groups)),
-      reducer_(flat_, groups.shard(), groups.replica(), {overlap}),
-      gatherer_(flat_, groups.gather(), schedule, {overlap}) {}
+      reducer_(flat_, groups.shard(), groups.replica(), reduction),
+      gatherer_(flat_, groups.gather(), schedule, {reduction.overlap}) {}
 
 void DataParallel::initialize(const std::function<void(Parameter&)>& fill) {
   const c10::AutoGradMode no_graph(false);

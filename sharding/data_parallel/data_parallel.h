@@ -13,8 +13,9 @@ namespace muster::sharding {
 // groups call it alike. Failure: PeerError.
 class DataParallel {
  public:
-  // options.shard and shards are set from the groups. overlap: reductions and gathers run beside other work; the same bits either way.
-  DataParallel(std::vector<Parameter*> parameters, const UnitSchedule& schedule, FlatOptions options, const Groups& groups, bool overlap);
+  // options.shard and shards are set from the groups. reduction.overlap also decides about gathers.
+  DataParallel(std::vector<Parameter*> parameters, const UnitSchedule& schedule, FlatOptions options, const Groups& groups,
+               Reducer::Options reduction);
 
   FlatModel& flat() { return flat_; }
   const FlatModel& flat() const { return flat_; }
@@ -33,7 +34,7 @@ class DataParallel {
   // After the optimizer step: parameters become whole again, or will be when they are used.
   void publish();
   // See Reducer.
-  std::optional<Partition> rebuild_once() { return reducer_.rebuild_once(); }
+  bool rebuild_once() { return reducer_.rebuild_once(); }
 
   // Around forward passes without a backward pass; all ranks run the same number of them.
   void begin_forward() { gatherer_.begin(PassKind::kForward); }

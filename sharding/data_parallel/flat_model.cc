@@ -186,6 +186,16 @@ std::vector<at::Tensor> FlatModel::owned_gradients() const {
   return parts;
 }
 
+int64_t FlatModel::first_nonfinite_gradient() const {
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const int p = static_cast<int>(i), bucket = partition_.bucket_of(p);
+    const ShardRange& range = owned_[bucket];
+    const int64_t begin = std::max(partition_.offset(p), range.begin), end = std::min(partition_.offset(p) + specs_[i].numel(), range.end);
+    if (begin < end && !owned_gradients(bucket).narrow(0, begin - range.begin, end - begin).isfinite().all().item<bool>()) return p;
+  }
+  return static_cast<int64_t>(parameters_.size());
+}
+
 void FlatModel::set_frozen(Parameter& parameter, bool frozen) {
   parameter.frozen = frozen;
   parameter.tensor.set_requires_grad(!frozen);
@@ -208,14 +218,13 @@ void FlatModel::find_updates() {
   }
 }
 
-Partition FlatModel::rebuild(const std::vector<int>& order) {
+void FlatModel::rebuild(const std::vector<int>& order) {
   MUSTER_CHECK(!shards_state());
-  Partition old = partition_;
+  const Partition old = partition_;
   partition_ = Partition(specs_, order, options_.partition);
   params_ = relayout(params_, old);
   grads_ = relayout(grads_, old);
   lay_out();
-  return old;
 }
 
 at::Tensor FlatModel::relayout(const at::Tensor& old_buffer, const Partition& old_partition) const {

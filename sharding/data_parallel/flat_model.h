@@ -67,6 +67,9 @@ class FlatModel {
   at::Tensor owned_gradients(int bucket) const;
   // All owned gradients, in as few tensors as they lie in.
   std::vector<at::Tensor> owned_gradients() const;
+  // Index of the first parameter with a non-finite element in what this rank owns of its gradient; the number of parameters where
+  // there is none. Waits for the device.
+  int64_t first_nonfinite_gradient() const;
   // By bucket, frozen parameters left out.
   const std::vector<UpdateRange>& updates() const { return updates_; }
   // Between steps.
@@ -84,11 +87,8 @@ class FlatModel {
   BufferPool& param_pool() { return param_pool_; }
   BufferPool& grad_pool() { return grad_pool_; }
 
-  // Lays the whole buffers out anew in the given order of parameters (stage 0 only). Returns the old partition: whoever keeps
-  // buffers of the same layout (the optimizer) moves them with relayout().
-  Partition rebuild(const std::vector<int>& order);
-  // A buffer of this model's new layout with the old one's content.
-  at::Tensor relayout(const at::Tensor& old_buffer, const Partition& old_partition) const;
+  // Lays the whole buffers out anew in the given order of parameters, with their content (stage 0 only).
+  void rebuild(const std::vector<int>& order);
 
   // For a parameter whose gradient only autograd computes: takes it over from AccumulateGrad. Not with stage 3, since autograd
   // keeps the value.
@@ -101,6 +101,7 @@ class FlatModel {
 
  private:
   void lay_out();
+  at::Tensor relayout(const at::Tensor& old_buffer, const Partition& old_partition) const;
   void find_updates();
   at::Tensor view_of(const Parameter& parameter, const at::Tensor& bucket_buffer) const;
   void point_values(int bucket);

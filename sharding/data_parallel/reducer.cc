@@ -46,7 +46,7 @@ Reducer::Reducer(FlatModel& model, comm::Communicator& shard, comm::Communicator
       shard_(shard),
       replica_(replica),
       options_(options),
-      incoming_pool_(model.partition().largest_bucket() / shard.size(), model.grad_options()),
+      incoming_pool_(model.partition().largest_bucket() / shard.size(), model.grad_options().dtype(wire_dtype())),
       rebuilt_(model.shards_state()),
       lent_(model.buckets()) {
   for (Parameter* p : model_.parameters()) {
@@ -113,11 +113,14 @@ void Reducer::launch(int bucket) {
 }
 
 void Reducer::scatter(int bucket) {
-  Flight flight{bucket, last_, {}, std::exchange(lent_[bucket], {}), {}};
+  Flight flight;
+  flight.bucket = bucket;
+  flight.last = last_;
+  flight.whole = std::exchange(lent_[bucket], {});
+  flight.adds = model_.shards_gradients() && !first_pass_;
   const at::Tensor whole = model_.whole_gradients(bucket), owned = model_.owned_gradients(bucket);
-  const bool adds = model_.shards_gradients() && !first_pass_;
-  if (adds) flight.incoming = incoming_pool_.take();
-  flight.work = shard_.reduce_scatter(adds ? flight.incoming.narrow(0, 0, owned.size(0)) : owned, whole);
+  if (flight.adds || wire_dtype() != owned.scalar_type()) flight.incoming = incoming_pool_.take();
+  flight.work = shard_.reduce_scatter(flight.incoming.defined() ? flight.incoming.narrow(0, 0, owned.size(0)) : owned, for_the_wire(whole));
   if (model_.shards_gradients()) model_.detach_gradients(bucket);
   flights_.push_back(std::move(flight));
   if (model_.shards_gradients() || replica_.size() > 1) land_down_to(options_.overlap ? kInFlight : 0);
@@ -136,7 +139,8 @@ void Reducer::land(Flight flight) {
   flight.work->wait();
   const at::Tensor owned = model_.owned_gradients(flight.bucket);
   if (flight.incoming.defined()) {
-    owned.add_(flight.incoming.narrow(0, 0, owned.size(0)));
+    const at::Tensor part = flight.incoming.narrow(0, 0, owned.size(0));
+    flight.adds ? owned.add_(part) : owned.copy_(part);
     incoming_pool_.give_back(std::move(flight.incoming));
   }
   if (flight.whole.defined()) model_.grad_pool().give_back(std::move(flight.whole));
@@ -144,26 +148,33 @@ void Reducer::land(Flight flight) {
 }
 
 void Reducer::reduce_over_replicas(const at::Tensor& gradients) {
-  if (replica_.size() > 1) works_.push_back(replica_.all_reduce(gradients));
+  if (replica_.size() == 1) return;
+  const at::Tensor travelling = for_the_wire(gradients);
+  sums_.push_back({replica_.all_reduce(travelling), travelling, gradients});
 }
 
 void Reducer::finalize() {
   MUSTER_CHECK(last_);
   launch_rest();
   land_down_to(0);
-  for (const auto& work : works_) work->wait();
-  works_.clear();
+  const c10::AutoGradMode no_graph(false);
+  for (const Sum& sum : sums_) {
+    sum.work->wait();
+    if (!sum.travelling.is_same(sum.gradients)) sum.gradients.copy_(sum.travelling);
+  }
+  sums_.clear();
   last_ = false;
   first_pass_ = true;
   for (Parameter* p : model_.parameters()) p->has_grad = false;
 }
 
-std::optional<Partition> Reducer::rebuild_once() {
-  if (rebuilt_) return std::nullopt;
+bool Reducer::rebuild_once() {
+  if (rebuilt_) return false;
   rebuilt_ = true;
   const auto order = arrival_order_of_rank0();
   log_debug("buckets rebuilt in arrival order: {}", fmt::join(order, " "));
-  return model_.rebuild(order);
+  model_.rebuild(order);
+  return true;
 }
 
 std::vector<int> Reducer::arrival_order_of_rank0() {

@@ -41,6 +41,7 @@ class Reducer {
 
   struct Options {
     bool overlap = true;  // false: nothing is reduced while other work runs; the same bits
+    std::optional<at::ScalarType> wire_dtype;  // gradients travel in this dtype; empty: in their own
   };
   // shard: ranks that cut each bucket among them; replica: ranks that hold the same shard. Either may be of size 1.
   Reducer(FlatModel& model, comm::Communicator& shard, comm::Communicator& replica, Options options);
@@ -53,9 +54,9 @@ class Reducer {
   // After the last backward pass: owned gradients are whole; the next step starts from nothing.
   void finalize();
 
-  // After the first finalize() with stage 0: rebuilds the buckets in arrival order and returns the old layout; later nothing.
-  // Collective.
-  std::optional<Partition> rebuild_once();
+  // After the first finalize() with stage 0: rebuilds the buckets in arrival order, which gives the flat buffers a new layout, and
+  // returns true; later nothing. Collective.
+  bool rebuild_once();
 
  private:
   struct Flight {  // a reduce-scatter under way
@@ -63,9 +64,16 @@ class Reducer {
     bool last = false;    // of the step
     comm::WorkPtr work;
     at::Tensor whole;     // the pool's buffer (stages 2, 3)
-    at::Tensor incoming;  // to be added to what is owned; undefined: it went there directly
+    at::Tensor incoming;  // to go to what is owned; undefined: it went there directly
+    bool adds = false;    // incoming is added, else copied
+  };
+  struct Sum {  // an all-reduce under way
+    comm::WorkPtr work;
+    at::Tensor travelling, gradients;  // the same, or a copy in the wire's dtype
   };
 
+  at::ScalarType wire_dtype() const { return options_.wire_dtype.value_or(c10::typeMetaToScalarType(model_.grad_options().dtype())); }
+  at::Tensor for_the_wire(const at::Tensor& gradients) const { return gradients.to(wire_dtype()); }
   bool reduces() const { return last_ || model_.shards_gradients(); }
   void lend_buffer(Parameter& parameter);
   void completed(Parameter& parameter);
@@ -89,7 +97,7 @@ class Reducer {
   int next_bucket_ = 0;        // first bucket not launched
   std::vector<int> arrivals_;  // parameter indices, recorded until the rebuild
   std::deque<Flight> flights_;
-  std::vector<comm::WorkPtr> works_;  // all-reduces, waited for in finalize()
+  std::vector<Sum> sums_;  // waited for in finalize()
 };
 
 }  // namespace muster::sharding

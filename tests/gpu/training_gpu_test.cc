@@ -63,6 +63,46 @@ TEST_F(TrainingOnGpu, BFloat16) {
   expect_same(config_for("bf16", 3), 3e-2);
 }
 
+TEST_F(TrainingOnGpu, Float16) {
+  expect_same(config_for("fp16", 1), 3e-2);
+  expect_same(config_for("fp16", 3), 3e-2);
+}
+
+TEST_F(TrainingOnGpu, EveryStageRecomputeAndOffloadInFloat64) {
+  for (int stage = 0; stage <= 3; ++stage) {
+    for (const char* recompute : {"none", "selective", "full"}) {
+      RunConfig c = config_for("fp64", 3);
+      c.zero_stage = stage;
+      c.recompute_granularity = recompute;
+      c.offload_optimizer = stage == 2;
+      c.hidden_dropout = c.attention_dropout = 0.2;
+      SCOPED_TRACE(fmt::format("stage {} recompute {}", stage, recompute));
+      expect_same(c, 1e-10);
+    }
+  }
+}
+
+// The fused kernels draw their dropout from the device's generator; the second run of a recomputed piece must draw the same.
+TEST_F(TrainingOnGpu, RecomputeRepeatsTheFusedAttentionsDropout) {
+  for (const char* precision : {"fp32", "bf16"}) {
+    RunConfig c = config_for(precision, 1);
+    c.attention_dropout = 0.3;
+    const Losses wanted = train(c, "cuda");
+    for (const char* recompute : {"selective", "full"}) {
+      c.recompute_granularity = recompute;
+      const Losses found = train(c, "cuda");
+      for (size_t i = 0; i < wanted.values.size(); ++i) EXPECT_NEAR(found.values[i], wanted.values[i], precision[0] == 'f' ? 1e-4 : 3e-2) << recompute;
+    }
+  }
+}
+
+TEST_F(TrainingOnGpu, OffloadedOptimizerIsBitEqual) {
+  RunConfig c = config_for("bf16", 2);
+  const auto wanted = train(c, "cuda").values;
+  c.offload_optimizer = true;
+  EXPECT_EQ(train(c, "cuda").values, wanted);
+}
+
 TEST_F(TrainingOnGpu, TwiceIsBitEqual) {
   RunConfig c = config_for("bf16", 2);
   c.hidden_dropout = 0.1;

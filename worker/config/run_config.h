@@ -47,11 +47,21 @@ struct RunConfig {
   std::string run_dir;                  // empty: runs/<date>-<time>-<pid>
   // machine
   std::string device = "auto";          // auto, cpu, cuda
-  std::string precision = "fp32";       // fp32, tf32, bf16, fp64
+  std::string precision = "fp32";       // fp32, tf32, bf16, fp16, fp64
   std::string backend = "auto";         // auto, nccl, host
   int64_t threads = 0;                  // CPU threads a rank; 0: cores / ranks of this node, at least 1
   double comm_timeout_s = 600;          // of one collective
   double start_timeout_s = 120;         // of one exchange at start
+  // precision
+  std::string grad_accum_dtype = "auto";         // of gradient buffers: auto (float32; float64 with fp64), fp32, bf16
+  std::string communication_data_type = "auto";  // gradients travel as: auto (as they are), fp32, bf16, fp16
+  double fp16_loss_scale = 0;                    // "fp16.loss_scale": constant; 0: dynamic
+  int64_t fp16_initial_scale_power = 16;         // "fp16.initial_scale_power"
+  int64_t fp16_loss_scale_window = 1000;         // steps
+  int64_t fp16_hysteresis = 2;                   // steps
+  bool fp16_consecutive_hysteresis = false;
+  double fp16_min_loss_scale = 1;
+  int64_t max_skipped_steps = 20;                // in a row, with gradients that are not finite; then the run ends
   // data parallel
   double reduce_bucket_size_mb = 25;    // MiB
   double first_bucket_size_mb = 1;      // MiB

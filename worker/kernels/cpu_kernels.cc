@@ -90,7 +90,7 @@ at::Tensor sum_of_squares_cpu(const at::Tensor& x) {
   return total;
 }
 
-at::Tensor cross_entropy_cpu(at::Tensor logits, const at::Tensor& targets, bool gradient) {
+at::Tensor cross_entropy_cpu(at::Tensor logits, const at::Tensor& targets, double gradient_scale) {
   at::Tensor in = wide(logits);
   const int64_t rows = in.size(0), width = in.size(1);
   std::vector<double> losses(rows);
@@ -102,12 +102,12 @@ at::Tensor cross_entropy_cpu(at::Tensor logits, const at::Tensor& targets, bool 
       for (int64_t i = begin; i < end; ++i) {
         MUSTER_CHECK_LT(target[i], width);
         T* row = values + i * width;
-        losses[i] = gradient ? cross_entropy_row(row, width, target[i]) : cross_entropy_loss(row, width, target[i]);
+        losses[i] = gradient_scale != 0 ? cross_entropy_row(row, width, target[i], static_cast<T>(gradient_scale)) : cross_entropy_loss(row, width, target[i]);
       }
     });
     return 0;
   });
-  if (gradient && is_half(logits)) logits.copy_(in);
+  if (gradient_scale != 0 && is_half(logits)) logits.copy_(in);
   at::Tensor loss = at::empty({1}, in.options());
   loss.fill_(std::accumulate(losses.begin(), losses.end(), 0.0));
   return loss;

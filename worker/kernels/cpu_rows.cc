@@ -171,21 +171,21 @@ double square_sum(const double* x, int64_t n) {
   return lane_sum<double>(n, [&](int64_t i) { return x[i] * x[i]; });
 }
 
-double cross_entropy_row(float* row, int64_t n, int64_t target) {
+double cross_entropy_row(float* row, int64_t n, int64_t target, float scale) {
   if (target < 0) return std::fill_n(row, n, 0.0f), 0.0;
   const float top = vector_max(row, n), wanted = row[target];
   const float sum = vector_exp_sum(row, n, 1.0f, top);
-  vector_scale(row, n, 1.0f / sum);
-  row[target] -= 1.0f;
+  vector_scale(row, n, scale / sum);
+  row[target] -= scale;
   return std::log(static_cast<double>(sum)) - (static_cast<double>(wanted) - top);
 }
-double cross_entropy_row(double* row, int64_t n, int64_t target) {
+double cross_entropy_row(double* row, int64_t n, int64_t target, double scale) {
   if (target < 0) return std::fill_n(row, n, 0.0), 0.0;
   const double top = *std::max_element(row, row + n), wanted = row[target];
   double sum = 0;
   for (int64_t i = 0; i < n; ++i) sum += row[i] = std::exp(row[i] - top);
-  for (int64_t i = 0; i < n; ++i) row[i] /= sum;
-  row[target] -= 1.0;
+  for (int64_t i = 0; i < n; ++i) row[i] *= scale / sum;
+  row[target] -= scale;
   return std::log(sum) - (wanted - top);
 }
 

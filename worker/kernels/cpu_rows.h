@@ -37,8 +37,8 @@ double square_sum(const float* x, int64_t n);
 double square_sum(const double* x, int64_t n);
 
 // -log softmax(row)[target], and the row becomes the gradient; target < 0: zero and a zero row.
-double cross_entropy_row(float* row, int64_t n, int64_t target);
-double cross_entropy_row(double* row, int64_t n, int64_t target);
+double cross_entropy_row(float* row, int64_t n, int64_t target, float scale);
+double cross_entropy_row(double* row, int64_t n, int64_t target, double scale);
 // The same without the gradient.
 double cross_entropy_loss(const float* row, int64_t n, int64_t target);
 double cross_entropy_loss(const double* row, int64_t n, int64_t target);

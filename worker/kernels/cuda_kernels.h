@@ -9,7 +9,7 @@ at::Tensor dropout_cuda(const at::Tensor& x, const DropoutKey& key);
 void adamw_cuda(at::Tensor master, at::Tensor grad, at::Tensor m, at::Tensor v, at::Tensor model, int64_t decay_elements, const at::Tensor& grad_scale,
                 const AdamWStep& step);
 at::Tensor sum_of_squares_cuda(const at::Tensor& x);
-at::Tensor cross_entropy_cuda(at::Tensor logits, const at::Tensor& targets, bool gradient);
+at::Tensor cross_entropy_cuda(at::Tensor logits, const at::Tensor& targets, double gradient_scale);
 at::Tensor gelu_cuda(const at::Tensor& x);
 at::Tensor gelu_backward_cuda(const at::Tensor& grad_out, const at::Tensor& x);
 LayerNormOut residual_layer_norm_cuda(const at::Tensor& residual, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias);

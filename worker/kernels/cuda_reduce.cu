@@ -66,7 +66,7 @@ __device__ Softmax<W> merge_lanes(Softmax<W> s) {
 
 // kRowThreads threads a row (a warp, or a block of one row); writes each row's loss and, where wanted, its gradient.
 template <typename T, int kRowThreads>
-__global__ void cross_entropy_rows(T* logits, const int64_t* targets, WideT<T>* losses, int64_t rows, int width, bool gradient) {
+__global__ void cross_entropy_rows(T* logits, const int64_t* targets, WideT<T>* losses, int64_t rows, int width, double gradient_scale) {
   using W = WideT<T>;
   constexpr int kRowsPerBlock = kThreads / kRowThreads;
   __shared__ W tops[kThreads / kWarp], sums[kThreads / kWarp];
@@ -86,12 +86,12 @@ __global__ void cross_entropy_rows(T* logits, const int64_t* targets, WideT<T>* 
   }
   const bool counts = target >= 0 && target < width;
   if (lane == 0) losses[row] = counts ? log(s.sum) - (widen(x[target]) - s.top) : W(0);
-  if (!gradient) return;
+  if (gradient_scale == 0) return;
   if constexpr (kRowThreads > kWarp) __syncthreads(); else __syncwarp();  // the target's logit has been read
-  const W inverse = W(1) / s.sum;
+  const W scale = W(gradient_scale), inverse = scale / s.sum;
   for (int i = lane; i < width; i += kRowThreads) {
     const W p = exp(widen(x[i]) - s.top) * inverse;
-    x[i] = narrow<T>(counts ? p - (i == target ? W(1) : W(0)) : W(0));
+    x[i] = narrow<T>(counts ? p - (i == target ? scale : W(0)) : W(0));
   }
 }
 
@@ -111,7 +111,7 @@ at::Tensor sum_of_squares_cuda(const at::Tensor& x) {
   return out;
 }
 
-at::Tensor cross_entropy_cuda(at::Tensor logits, const at::Tensor& targets, bool gradient) {
+at::Tensor cross_entropy_cuda(at::Tensor logits, const at::Tensor& targets, double gradient_scale) {
   const int64_t rows = logits.size(0);
   const int width = static_cast<int>(logits.size(1));
   at::Tensor losses = at::empty({rows}, wide_options(logits)), out = at::empty({1}, wide_options(logits));
@@ -120,7 +120,7 @@ at::Tensor cross_entropy_cuda(at::Tensor logits, const at::Tensor& targets, bool
     const auto launch = [&](auto kernel, int64_t rows_per_block) {
       if (rows == 0) return;
       kernel<<<static_cast<unsigned>((rows + rows_per_block - 1) / rows_per_block), kThreads, 0, stream()>>>(
-          pointer<T>(logits), pointer<int64_t>(targets), pointer<WideT<T>>(losses), rows, width, gradient);
+          pointer<T>(logits), pointer<int64_t>(targets), pointer<WideT<T>>(losses), rows, width, gradient_scale);
       C10_CUDA_KERNEL_LAUNCH_CHECK();
     };
     if (width <= 1024) {

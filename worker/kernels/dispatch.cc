@@ -75,14 +75,15 @@ at::Tensor sum_of_squares(const at::Tensor& x) {
   return table_of(x).sum_of_squares(x);
 }
 
-at::Tensor cross_entropy_in_place(at::Tensor logits, const at::Tensor& targets) {
+at::Tensor cross_entropy_in_place(at::Tensor logits, const at::Tensor& targets, double gradient_scale) {
+  MUSTER_CHECK_LT(0.0, gradient_scale);
   check_logits(logits, targets);
-  return table_of(logits).cross_entropy(logits, targets, true);
+  return table_of(logits).cross_entropy(logits, targets, gradient_scale);
 }
 
 at::Tensor cross_entropy(const at::Tensor& logits, const at::Tensor& targets) {
   check_logits(logits, targets);
-  return table_of(logits).cross_entropy(logits, targets, false);
+  return table_of(logits).cross_entropy(logits, targets, 0);
 }
 
 at::Tensor gelu(const at::Tensor& x) {

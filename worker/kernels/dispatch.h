@@ -12,8 +12,8 @@ struct KernelTable {
   at::Tensor (*dropout)(const at::Tensor&, const DropoutKey&) = nullptr;
   void (*adamw)(at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, int64_t, const at::Tensor&, const AdamWStep&) = nullptr;
   at::Tensor (*sum_of_squares)(const at::Tensor&) = nullptr;
-  // gradient: overwrite logits with it
-  at::Tensor (*cross_entropy)(at::Tensor, const at::Tensor&, bool gradient) = nullptr;
+  // gradient_scale: overwrite logits with the gradient times this; 0: leave them
+  at::Tensor (*cross_entropy)(at::Tensor, const at::Tensor&, double gradient_scale) = nullptr;
   at::Tensor (*gelu)(const at::Tensor&) = nullptr;
   at::Tensor (*gelu_backward)(const at::Tensor&, const at::Tensor&) = nullptr;
   LayerNormOut (*residual_layer_norm)(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&) = nullptr;

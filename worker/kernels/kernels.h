@@ -41,8 +41,9 @@ at::Tensor sum_of_squares(const at::Tensor& x);
 
 // ---- loss ----------------------------------------------------------------------------------------------------------
 // logits (N, V), targets (N) int64; targets < 0 do not count. Returns the sum of -log softmax(logits)[target] over counted
-// rows (one element, float32, float64 for float64 logits) and overwrites logits with d(sum)/d(logits).
-at::Tensor cross_entropy_in_place(at::Tensor logits, const at::Tensor& targets);
+// rows (one element, float32, float64 for float64 logits) and overwrites logits with gradient_scale * d(sum)/d(logits),
+// scaled before it is rounded.
+at::Tensor cross_entropy_in_place(at::Tensor logits, const at::Tensor& targets, double gradient_scale = 1);
 // Without the gradient; logits unchanged.
 at::Tensor cross_entropy(const at::Tensor& logits, const at::Tensor& targets);
 

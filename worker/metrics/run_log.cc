@@ -25,13 +25,14 @@ RunLog::~RunLog() {
 }
 
 void RunLog::write(const StepReport& r) {
-  write_line(nlohmann::ordered_json{{"step", r.step},
-                                    {"loss", r.loss},
-                                    {"tokens_per_second", std::round(r.tokens_per_second)},
-                                    {"step_ms", r.step_ms},
-                                    {"lr", r.lr},
-                                    {"grad_norm", r.grad_norm}}
-                 .dump());
+  nlohmann::ordered_json row{{"step", r.step},
+                             {"loss", r.loss},
+                             {"tokens_per_second", std::round(r.tokens_per_second)},
+                             {"step_ms", r.step_ms},
+                             {"lr", r.lr},
+                             {"grad_norm", r.grad_norm}};
+  if (r.loss_scale != 1) row["loss_scale"] = r.loss_scale;
+  write_line(row.dump());
 }
 
 void RunLog::write(const EvaluationReport& r) {

@@ -184,7 +184,7 @@ at::Tensor Gpt::body(const at::Tensor& tokens, const PassContext& pass) {
 }
 
 at::Tensor Gpt::loss(const at::Tensor& tokens, const at::Tensor& targets, const PassContext& pass) {
-  return ops::head_loss(body(tokens, pass), head(), targets.view({-1}));
+  return ops::head_loss(body(tokens, pass), head(), targets.view({-1}), pass.gradient_scale);
 }
 
 at::Tensor Gpt::next_token_logits(const at::Tensor& tokens) {

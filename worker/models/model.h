@@ -16,6 +16,7 @@ struct PassContext {
   bool training = false;
   int64_t step = 0;
   int64_t first_sample = 0;  // global number of the batch's first sequence
+  double gradient_scale = 1; // of all gradients of the pass
 };
 
 // Threads: the training thread. Ownership: holds the parameters; they get their storage from a FlatModel.

@@ -165,9 +165,10 @@ struct Dropout : Function<Dropout> {
 };
 
 struct HeadLoss : Function<HeadLoss> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& w, const at::Tensor& targets, Parameter* weight) {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& w, const at::Tensor& targets, Parameter* weight,
+                            double gradient_scale) {
     at::Tensor logits = kernels::matmul_nt(x, w);  // (N, V)
-    const at::Tensor loss = kernels::cross_entropy_in_place(logits, targets);
+    const at::Tensor loss = kernels::cross_entropy_in_place(logits, targets, gradient_scale);
     ctx->save_for_backward({x, logits});  // logits now hold their own gradient
     ctx->saved_data["weight"] = address(weight);
     return loss;
@@ -177,7 +178,7 @@ struct HeadLoss : Function<HeadLoss> {
     Parameter* weight = parameter(ctx, "weight");
     const at::Tensor grad_x = kernels::matmul_nn(saved[1], weight->use());
     if (wants_gradient(weight)) add_product_gradient(*weight, saved[1], saved[0]);
-    return {grad_x, {}, {}, {}};
+    return {grad_x, {}, {}, {}, {}};
   }
 };
 
@@ -204,9 +205,9 @@ at::Tensor gelu_linear(const at::Tensor& x, Parameter& weight, Parameter* bias, 
 
 at::Tensor dropout(const at::Tensor& x, const kernels::DropoutKey& key) { return key.p == 0 ? x : Dropout::apply(x, key); }
 
-at::Tensor head_loss(const at::Tensor& x, Parameter& weight, const at::Tensor& targets) {
+at::Tensor head_loss(const at::Tensor& x, Parameter& weight, const at::Tensor& targets, double gradient_scale) {
   if (!c10::GradMode::is_enabled()) return kernels::cross_entropy(kernels::matmul_nt(x, weight.use()), targets);
-  return HeadLoss::apply(x, weight.use(), targets, &weight);
+  return HeadLoss::apply(x, weight.use(), targets, &weight, gradient_scale);
 }
 
 }  // namespace muster::worker::ops

@@ -33,8 +33,8 @@ at::Tensor gelu_linear(const at::Tensor& x, Parameter& weight, Parameter* bias, 
 // See kernels::dropout; p = 0 returns x itself.
 at::Tensor dropout(const at::Tensor& x, const kernels::DropoutKey& key);
 
-// Sum of the cross-entropy over counted rows (targets >= 0) of x weight^T: one element. The gradient is computed on the way,
-// so this must be the root of the backward pass. x (N, C), weight (V, C), targets (N) int64.
-at::Tensor head_loss(const at::Tensor& x, Parameter& weight, const at::Tensor& targets);
+// Sum of the cross-entropy over counted rows (targets >= 0) of x weight^T: one element. The gradient is computed on the way, times
+// gradient_scale, so this must be the root of the backward pass. x (N, C), weight (V, C), targets (N) int64.
+at::Tensor head_loss(const at::Tensor& x, Parameter& weight, const at::Tensor& targets, double gradient_scale);
 
 }  // namespace muster::worker::ops

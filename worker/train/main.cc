@@ -108,6 +108,8 @@ int main(int argc, char** argv) {
     return worker::fail(e.what(), kExitInput);
   } catch (const PeerError& e) {
     return worker::fail(e.what(), kExitPeer);
+  } catch (const DivergedError& e) {
+    return worker::fail(e.what(), kExitDiverged);
   } catch (const std::exception& e) {
     return worker::fail(worker::first_line(e.what()), kExitInternal);
   }

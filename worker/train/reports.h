@@ -9,6 +9,7 @@ struct StepReport {
   int64_t step = 0;          // steps done, from 1
   double loss = 0;           // mean over all counted tokens of the step
   double grad_norm = 0, lr = 0;
+  double loss_scale = 1;     // of fp16; 1 otherwise
   double step_ms = 0;        // mean over the steps since the last report
   double tokens_per_second = 0;
 };

@@ -26,6 +26,13 @@ sharding::FlatOptions flat_options(const RunConfig& config, at::Device device) {
   return options;
 }
 
+sharding::Reducer::Options reduction_options(const RunConfig& config) {
+  sharding::Reducer::Options options;
+  options.overlap = config.overlap_grad_reduce;
+  options.wire_dtype = wire_dtype_of(config);
+  return options;
+}
+
 std::unique_ptr<sharding::Groups> open_groups(const RunConfig& config, at::Device device, comm::Rendezvous& rendezvous, comm::Communicator& world) {
   const auto factory = [&config, device](comm::Rendezvous& group, const std::string& name) { return open_communicator(config, device, group, name); };
   const sharding::Mesh mesh(mesh_sizes(config, world.size()), world.rank());
@@ -53,12 +60,12 @@ Trainer::Trainer(const RunConfig& config, const Dataset& data, comm::Rendezvous&
       model_(make_model(config, data.vocab_size)),
       groups_(open_groups(config, device, rendezvous, communicator)),
       parallel_(std::make_unique<sharding::DataParallel>(model_->parameters(), model_->units(), flat_options(config, device), *groups_,
-                                                         config.overlap_grad_reduce)),
+                                                         reduction_options(config))),
       reported_at_(Clock::now()),
       best_val_loss_(std::numeric_limits<double>::infinity()) {
   sharding::check_same_parameters(flat().parameters(), rendezvous, Deadline::after(seconds(config.start_timeout_s)));
   parallel_->initialize([&](sharding::Parameter& p) { initialize_parameter(p, static_cast<uint64_t>(config.seed)); });
-  optimizer_ = std::make_unique<Optimizer>(parallel_->flat(), config);
+  optimizer_ = make_optimizer(*parallel_, config);
   training_step_ = std::make_unique<TrainingStep>(config, *model_, *parallel_, *optimizer_);
 }
 
@@ -90,6 +97,8 @@ void Trainer::report(int64_t done, const StepOutcome& outcome, Observer& observe
   report.loss = values[0] / values[1];
   report.grad_norm = outcome.grad_norm.item<double>();
   report.lr = learning_rate(config_, done - 1);
+  report.loss_scale = training_step_->loss_scale();
+  if (!training_step_->decides_on_host()) training_step_->check(outcome, done - 1);
   const double seconds = seconds_since(reported_at_) / static_cast<double>(done - reported_steps_);
   report.step_ms = seconds * 1e3;
   report.tokens_per_second = values[1] / seconds;
