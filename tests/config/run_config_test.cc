@@ -172,7 +172,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadYaml{"dropout: 1\n", ":1: hidden_dropout: found '1', wanted a number in [0, 1)"},
         BadYaml{"hidden_dropout: -0.1\n", ":1: hidden_dropout: found '-0.1', wanted a number in [0, 1)"},
         BadYaml{"add_bias_linear: maybe\n", ":1: add_bias_linear: found 'maybe', wanted true or false"},
-        BadYaml{"precision: fp12\n", ":1: precision: found 'fp12', wanted one of fp32, tf32, bf16, fp64"},
+        BadYaml{"precision: fp12\n", ":1: precision: found 'fp12', wanted one of fp32, tf32, bf16, fp16, fp64"},
         BadYaml{"model: bert\n", ":1: model: found 'bert', wanted gpt"},
         BadYaml{"comm_timeout_s: 3d\n", ":1: comm_timeout_s: found '3d', wanted a number in [0.1, 1000000] (seconds)"},
         BadYaml{"data: \"a\\nb\"\n", ":1: data: found 'a\\x0ab', wanted UTF-8 text without control characters"},
@@ -333,7 +333,7 @@ TEST(ToYaml, ShortDoubles) { EXPECT_NE(to_yaml(RunConfig{}).find("\nlr: 0.001\n"
 TEST(ConfigHelp, NamesEveryKeyWithDefault) {
   const std::string help = config_help();
   for (const auto& key : config_keys()) EXPECT_NE(help.find("--" + key.name + " "), std::string::npos) << key.name;
-  EXPECT_NE(help.find("one of fp32, tf32, bf16, fp64"), std::string::npos);
+  EXPECT_NE(help.find("one of fp32, tf32, bf16, fp16, fp64"), std::string::npos);
 }
 
 }  // namespace
