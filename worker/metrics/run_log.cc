@@ -30,7 +30,8 @@ void RunLog::write(const StepReport& r) {
                              {"tokens_per_second", std::round(r.tokens_per_second)},
                              {"step_ms", r.step_ms},
                              {"lr", r.lr},
-                             {"grad_norm", r.grad_norm}};
+                             {"grad_norm", r.grad_norm},
+                             {"peak_memory_bytes", r.peak_memory_bytes}};
   if (r.loss_scale != 1) row["loss_scale"] = r.loss_scale;
   write_line(row.dump());
 }

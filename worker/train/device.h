@@ -20,6 +20,13 @@ at::Device open_device(const RunConfig& config, const comm::Place& place);
 std::unique_ptr<comm::Communicator> open_communicator(const RunConfig& config, at::Device device, comm::Rendezvous& rendezvous,
                                                     const std::string& name = "world");
 
+// Bytes that this process holds on the device now, and at most so far: of LibTorch's allocator on a GPU, resident memory of the
+// process on the CPU.
+struct MemoryUse {
+  int64_t now = 0, peak = 0;
+};
+MemoryUse memory_use(at::Device device);
+
 // Blocks until the device has done what was issued.
 void synchronize(at::Device device);
 

@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <fstream>
+#include <string>
 #include <thread>
 
 #include <ATen/Parallel.h>
@@ -26,6 +28,17 @@ std::unique_ptr<comm::Communicator> open_communicator(const RunConfig& config, a
   options.name = name;
   options.timeout = milliseconds(static_cast<int64_t>(config.comm_timeout_s * 1000));
   return rendezvous.place().world_size == 1 ? comm::make_loopback_communicator() : comm::make_host_communicator(rendezvous, options);
+}
+
+MemoryUse memory_use(at::Device) {
+  std::ifstream status("/proc/self/status");
+  MemoryUse use;
+  for (std::string word; status >> word;) {
+    int64_t kib = 0;
+    if (word == "VmRSS:" && status >> kib) use.now = kib * 1024;
+    if (word == "VmHWM:" && status >> kib) use.peak = kib * 1024;
+  }
+  return use;
 }
 
 void synchronize(at::Device) {}

@@ -2,6 +2,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/cuda/CUDAGeneratorImpl.h>
 #include <ATen/ops/ones.h>
+#include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAStream.h>
 
@@ -54,6 +55,12 @@ std::unique_ptr<comm::Communicator> open_communicator(const RunConfig& config, a
   options.timeout = milliseconds(static_cast<int64_t>(config.comm_timeout_s * 1000));
   return rendezvous.place().world_size == 1 ? comm::make_loopback_communicator()
                                             : comm::make_nccl_communicator(rendezvous, device.index(), options);
+}
+
+MemoryUse memory_use(at::Device device) {
+  const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(device.index());
+  const auto& bytes = stats.allocated_bytes[static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE)];
+  return {bytes.current, bytes.peak};
 }
 
 void synchronize(at::Device) { c10::cuda::device_synchronize(); }

@@ -12,6 +12,7 @@ struct StepReport {
   double loss_scale = 1;     // of fp16; 1 otherwise
   double step_ms = 0;        // mean over the steps since the last report
   double tokens_per_second = 0;
+  int64_t peak_memory_bytes = 0;  // of rank 0, so far
 };
 
 struct EvaluationReport {

@@ -98,6 +98,7 @@ void Trainer::report(int64_t done, const StepOutcome& outcome, Observer& observe
   report.grad_norm = outcome.grad_norm.item<double>();
   report.lr = learning_rate(config_, done - 1);
   report.loss_scale = training_step_->loss_scale();
+  report.peak_memory_bytes = memory_use(device_).peak;
   if (!training_step_->decides_on_host()) training_step_->check(outcome, done - 1);
   const double seconds = seconds_since(reported_at_) / static_cast<double>(done - reported_steps_);
   report.step_ms = seconds * 1e3;
