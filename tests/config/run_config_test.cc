@@ -4,6 +4,8 @@
 #include <fstream>
 #include <sstream>
 
+#include <map>
+
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -102,6 +104,15 @@ TEST(RunConfig, CommandLineWinsAndReadsDashes) {
   EXPECT_EQ(c.lr, 2e-3);
   EXPECT_TRUE(c.add_bias_linear);
   EXPECT_EQ(c.clip_grad, 0.1);
+}
+
+TEST(RunConfig, DottedKeysInTheirGroupOrAlone) {
+  const RunConfig c = from_yaml("fp16: {hysteresis: 5}\nshard_size: 3\nrecompute.granularity: full\n");
+  EXPECT_EQ(c.fp16_hysteresis, 5);
+  EXPECT_EQ(c.zero_shard_size, 3);
+  EXPECT_EQ(c.recompute_granularity, "full");
+  std::map<std::string, int> ends;  // each stands for one key
+  for (const auto& key : config_keys()) EXPECT_EQ(++ends[key.name.substr(key.name.rfind('.') + 1)], 1) << key.name;
 }
 
 TEST(RunConfig, YamlReadsDashes) {
@@ -273,6 +284,40 @@ TEST(FinalizeConfig, RelationsBetweenKeys) {
   expect_part(refusal([&] { finalize_config(rates, 1); }), "min_lr: found 0.0001, wanted at most lr (1e-05)");
   RunConfig constant = from_yaml("lr: 1e-5\nlr_decay_style: constant\n");
   EXPECT_NO_THROW(finalize_config(constant, 1));
+}
+
+struct IllegalPair {
+  const char *yaml, *first, *second;
+};
+void PrintTo(const IllegalPair& pair, std::ostream* out) { *out << plain(pair.yaml); }
+class IllegalPairs : public TestWithParam<IllegalPair> {};
+
+TEST_P(IllegalPairs, NameBothKeys) {
+  RunConfig c = from_yaml(GetParam().yaml);
+  const std::string message = refusal([&] { finalize_config(c, 4); });
+  expect_part(message, GetParam().first);
+  expect_part(message, GetParam().second);
+  EXPECT_EQ(message.find('\n'), std::string::npos);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Table, IllegalPairs,
+    ::testing::Values(IllegalPair{"zero_optimization.shard_size: 2\n", "zero_optimization.shard_size: found 2", "zero_optimization.stage 0"},
+                      IllegalPair{"zero_optimization: {stage: 1, shard_size: 3}\n", "zero_optimization.shard_size: found 3", "4 data-parallel ranks"},
+                      IllegalPair{"gradient_compression: int8\nzero_stage: 2\n", "gradient_compression: found int8", "zero_optimization.stage 2"},
+                      IllegalPair{"gradient_compression: powersgd\ncommunication_data_type: bf16\n", "gradient_compression: found powersgd",
+                                  "communication_data_type bf16"},
+                      IllegalPair{"gradient_compression: int8\nprecision: fp16\n", "gradient_compression: found int8", "fp16.loss_scale"},
+                      IllegalPair{"precision: fp64\ngrad_accum_dtype: bf16\n", "precision: found fp64", "grad_accum_dtype bf16"},
+                      IllegalPair{"precision: fp64\noptimizer: adamw_8bit\n", "precision: found fp64", "optimizer adamw_8bit"}),
+    ::testing::PrintToStringParamName());
+
+TEST(LegalPairs, AreLetThrough) {
+  for (const char* yaml : {"gradient_compression: int8\nprecision: fp16\nfp16.loss_scale: 128\n", "zero_stage: 3\nzero_optimization.shard_size: 2\n",
+                           "precision: bf16\ngrad_accum_dtype: bf16\noptimizer: adamw_8bit\nzero_stage: 2\n"}) {
+    RunConfig c = from_yaml(yaml);
+    EXPECT_NO_THROW(finalize_config(c, 4)) << yaml;
+  }
 }
 
 TEST(ToYaml, ReadsBackEqual) {

@@ -190,8 +190,13 @@ struct Sharded {
         groups(mesh, rendezvous, communicator,
                [](comm::Rendezvous& r, const std::string& name) { return comm::make_host_communicator(r, {name, std::chrono::seconds(60)}); },
                stage == 3, Deadline::after(std::chrono::seconds(60))),
-        parallel(parameters, schedule_of(parameters), in_float64(small_buckets(), stage), groups, {overlap, {}}) {}
+        parallel(parameters, schedule_of(parameters), in_float64(small_buckets(), stage), groups, options_of(overlap)) {}
 
+  static Reducer::Options options_of(bool overlap) {
+    Reducer::Options options;
+    options.overlap = overlap;
+    return options;
+  }
   static PartitionOptions small_buckets() {
     PartitionOptions options;
     options.first_bucket_bytes = options.bucket_bytes = 200;

@@ -52,7 +52,7 @@ std::vector<ConfigKey> build_keys() {
       number("batch", "micro_batch_size", &C::micro_batch_size, 1, 1 << 24, "sequences", "of a rank and forward pass"),
       number("batch", "global_batch_size", &C::global_batch_size, 0, 1 << 30, "sequences",
              "of a step over all ranks; 0: micro_batch_size * ranks"),
-      word("optimizer", "optimizer", &C::optimizer, "", {"adamw"}),
+      word("optimizer", "optimizer", &C::optimizer, "", {"adamw", "adamw_8bit", "sgd", "lion", "muon"}),
       number("optimizer", "lr", &C::lr, 0, 1e6, "", "highest learning rate"),
       number("optimizer", "min_lr", &C::min_lr, 0, 1e6, "", "learning rate after the decay"),
       word("optimizer", "lr_decay_style", &C::lr_decay_style, "", {"cosine", "linear", "constant"}),
@@ -62,6 +62,8 @@ std::vector<ConfigKey> build_keys() {
       number("optimizer", "adam_beta1", &C::adam_beta1, 0, 1, "", "", true),
       number("optimizer", "adam_beta2", &C::adam_beta2, 0, 1, "", "", true),
       number("optimizer", "adam_eps", &C::adam_eps, 0, 1, "", ""),
+      number("optimizer", "sgd_momentum", &C::sgd_momentum, 0, 1, "", "of sgd", true),
+      number("optimizer", "muon_momentum", &C::muon_momentum, 0, 1, "", "of muon", true),
       number("optimizer", "clip_grad", &C::clip_grad, 0, 1e30, "", "largest global gradient norm; 0: off"),
       number("optimizer", "train_iters", &C::train_iters, 1, kMax, "steps", ""),
       number("optimizer", "seed", &C::seed, 0, kMax, "", "of weights, data order and dropout"),
@@ -90,6 +92,9 @@ std::vector<ConfigKey> build_keys() {
       number("data parallel", "reduce_bucket_size_mb", &C::reduce_bucket_size_mb, 0, 1e6, "MiB", "of a gradient bucket"),
       number("data parallel", "first_bucket_size_mb", &C::first_bucket_size_mb, 0, 1e6, "MiB", "of the first bucket"),
       flag("data parallel", "overlap_grad_reduce", &C::overlap_grad_reduce, "reduce gradients while the backward pass runs"),
+      word("data parallel", "gradient_compression", &C::gradient_compression, "of the exchange, with error feedback; stage 0 only",
+           {"none", "int8", "powersgd"}),
+      number("data parallel", "powersgd_rank", &C::powersgd_rank, 1, 1024, "", "columns that a matrix gradient is squeezed into"),
       number("data parallel", "zero_optimization.stage", &C::zero_stage, 0, 3, "",
              "sharded over the ranks: 0 nothing, 1 optimizer state, 2 gradients too, 3 parameters too"),
       number("data parallel", "zero_optimization.shard_size", &C::zero_shard_size, 0, 1 << 20, "ranks",
@@ -274,6 +279,10 @@ std::vector<const ConfigKey*> find_keys(std::string_view name) {
   std::vector<const ConfigKey*> found;
   for (const auto& key : config_keys()) {
     if (std::find(wanted.begin(), wanted.end(), key.name) != wanted.end()) found.push_back(&key);
+  }
+  if (!found.empty()) return found;
+  for (const auto& key : config_keys()) {  // "fp16.hysteresis" as "hysteresis", in a group fp16 or without
+    if (key.name.ends_with("." + wanted[0])) found.push_back(&key);
   }
   return found;
 }

@@ -56,6 +56,31 @@ std::string yaml_value(const RunConfig& config, const ConfigKey& key) {
   return out.c_str();
 }
 
+// Both keys and the reason.
+void refuse_illegal_pairs(const RunConfig& c) {
+  if (c.zero_stage == 0 && c.zero_shard_size > 0) {
+    refuse("zero_optimization.shard_size: found {} with zero_optimization.stage 0, where nothing is sharded; wanted stage 1, 2 or 3", c.zero_shard_size);
+  }
+  if (c.gradient_compression != "none" && c.zero_stage > 0) {
+    refuse("gradient_compression: found {} with zero_optimization.stage {}; its error feedback needs whole gradients on every rank: wanted stage 0, or none",
+           c.gradient_compression, c.zero_stage);
+  }
+  if (c.gradient_compression != "none" && c.communication_data_type != "auto") {
+    refuse("gradient_compression: found {} with communication_data_type {}; both say how gradients travel: wanted one of them", c.gradient_compression,
+           c.communication_data_type);
+  }
+  if (c.gradient_compression != "none" && c.precision == "fp16" && c.fp16_loss_scale == 0) {
+    refuse("gradient_compression: found {} with precision fp16 and a dynamic loss scale, which its kept errors would not follow; wanted fp16.loss_scale, "
+           "bf16, or none",
+           c.gradient_compression);
+  }
+  if (c.precision == "fp64" && (c.grad_accum_dtype != "auto" || c.optimizer == "adamw_8bit")) {
+    refuse("precision: found fp64 with {}, which would lose what it is for; wanted fp32, or {}",
+           c.optimizer == "adamw_8bit" ? "optimizer adamw_8bit" : "grad_accum_dtype " + c.grad_accum_dtype,
+           c.optimizer == "adamw_8bit" ? "optimizer adamw" : "grad_accum_dtype auto");
+  }
+}
+
 }  // namespace
 
 RunConfig load_config(const std::string& yaml_path, const std::vector<Override>& overrides) {
@@ -96,10 +121,8 @@ void finalize_config(RunConfig& c, int world_size) {
            c.global_batch_size, c.micro_batch_size, world_size, quantum, nearest_multiples(c.global_batch_size, quantum),
            micro_batch_hint(c, world_size));
   }
-  if (c.zero_stage == 0 && c.zero_shard_size > 0) {
-    refuse("zero_optimization.shard_size: found {} with zero_optimization.stage 0, where nothing is sharded; wanted stage 1, 2 or 3", c.zero_shard_size);
-  }
   mesh_sizes(c, world_size);
+  refuse_illegal_pairs(c);
   if (c.lr_decay_iters == 0) c.lr_decay_iters = c.train_iters;
   if (c.min_lr > c.lr && c.lr_decay_style != "constant") refuse("min_lr: found {}, wanted at most lr ({})", c.min_lr, c.lr);
 }

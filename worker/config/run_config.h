@@ -66,6 +66,9 @@ struct RunConfig {
   double reduce_bucket_size_mb = 25;    // MiB
   double first_bucket_size_mb = 1;      // MiB
   bool overlap_grad_reduce = true;
+  std::string gradient_compression = "none";  // none, int8, powersgd
+  int64_t powersgd_rank = 4;
+  double sgd_momentum = 0.9, muon_momentum = 0.95;
   int64_t zero_stage = 0;               // "zero_optimization.stage": 0 replicate; sharded: 1 optimizer state, 2 and gradients, 3 and parameters
   int64_t zero_shard_size = 0;          // "zero_optimization.shard_size": ranks that shard together, replicated across; 0: all
   bool offload_optimizer = false;       // "zero_optimization.offload_optimizer": optimizer state in host memory

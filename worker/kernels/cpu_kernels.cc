@@ -60,7 +60,9 @@ void adamw_cpu(at::Tensor master, at::Tensor grad, at::Tensor m, at::Tensor v, a
   const at::Tensor g = as(grad, master);
   by_type(master, [&](auto zero) {
     using T = decltype(zero);
-    const AdamWFactors<T> factors(step, *grad_scale.const_data_ptr<T>());
+    const T scale = *grad_scale.const_data_ptr<T>();
+    if (!std::isfinite(scale)) return 0;
+    const AdamWFactors<T> factors(step, scale);
     T *w = data_of<T>(master), *first = data_of<T>(m), *second = data_of<T>(v);
     const T* from = g.const_data_ptr<T>();
     at::parallel_for(0, master.numel(), kBlockElements, [&](int64_t begin, int64_t end) {

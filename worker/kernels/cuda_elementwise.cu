@@ -85,6 +85,7 @@ struct AdamW {
 template <typename W, typename G, typename M>
 __global__ void adamw_kernel(W* master, const G* grad, W* m, W* v, M* model, int64_t n, int64_t decay_elements, const W* grad_scale, AdamW<W> f) {
   const W scale = *grad_scale;
+  if (!isfinite(scale)) return;
   const int64_t step = int64_t{gridDim.x} * blockDim.x, first = blockIdx.x * int64_t{blockDim.x} + threadIdx.x;
   for (int64_t i = first; i < n / 4; i += step) {
     Four<W> w4 = reinterpret_cast<Four<W>*>(master)[i], m4 = reinterpret_cast<Four<W>*>(m)[i], v4 = reinterpret_cast<Four<W>*>(v)[i];

@@ -31,7 +31,8 @@ struct AdamWStep {
 // In place on flat buffers of equal length: master, m, v in master's dtype (float32 or float64); grad any float dtype;
 // model (may be undefined) receives master rounded to its own dtype. decay_elements: elements [0, decay_elements) have
 // weight decay (decoupled, Loshchilov & Hutter 2019), the rest have none. grad_scale: a one-element float32 (float64 for
-// float64 master) tensor on the same device; the gradient is multiplied by it (clip coefficient / token count).
+// float64 master) tensor on the same device; the gradient is multiplied by it (clip coefficient / token count); where
+// it is not finite nothing changes, so that a step can be skipped without a host synchronisation.
 void adamw(at::Tensor master, at::Tensor grad, at::Tensor m, at::Tensor v, at::Tensor model, int64_t decay_elements,
            const at::Tensor& grad_scale, const AdamWStep& step);
 

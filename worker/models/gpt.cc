@@ -91,6 +91,7 @@ Parameter* Gpt::add(std::string name, std::vector<int64_t> shape, Init init, boo
 Gpt::Linear Gpt::add_linear(const std::string& name, int64_t out, int64_t in, double std) {
   Linear linear;
   linear.weight = add(name + ".weight", {out, in}, Init::normal(std), true);
+  linear.weight->hidden_matrix = true;
   if (config_.add_bias_linear) linear.bias = add(name + ".bias", {out}, Init::constant(0), false);
   return linear;
 }

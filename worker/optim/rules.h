@@ -2,6 +2,7 @@
 // One update rule a class: what state an element has, and how a stretch of elements is updated.
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -35,7 +36,7 @@ class UpdateRule {
   virtual void apply(const UpdateSlice& slice, const UpdateStep& step) const = 0;
 };
 
-// config.optimizer: adamw, adamw_8bit, sgd or lion.
-std::unique_ptr<UpdateRule> make_rule(const RunConfig& config);
+// adamw, adamw_8bit, sgd or lion.
+std::unique_ptr<UpdateRule> make_rule_named(const std::string& name, const RunConfig& config);
 
 }  // namespace muster::worker

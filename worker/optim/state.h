@@ -26,8 +26,8 @@ class BucketState {
   int64_t bytes() const;
 
  private:
-  const at::Device device_;
-  const bool offload_;
+  at::Device device_;
+  bool offload_;
   std::vector<at::Tensor> tensors_;
 };
 

@@ -30,6 +30,12 @@ sharding::Reducer::Options reduction_options(const RunConfig& config) {
   sharding::Reducer::Options options;
   options.overlap = config.overlap_grad_reduce;
   options.wire_dtype = wire_dtype_of(config);
+  if (config.gradient_compression == "int8") options.compression = sharding::make_int8_sum;
+  if (config.gradient_compression == "powersgd") {
+    options.compression = [&config](sharding::FlatModel& model, comm::Communicator& communicator) {
+      return sharding::make_power_sgd(model, communicator, static_cast<int>(config.powersgd_rank), static_cast<uint64_t>(config.seed));
+    };
+  }
   return options;
 }
 
