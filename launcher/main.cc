@@ -10,6 +10,9 @@
 #include "comm/base/subprocess.h"
 #include "launcher/arguments.h"
 #include "launcher/launch.h"
+#include "launcher/memory.h"
+#include "launcher/pipeline.h"
+#include "launcher/topo.h"
 
 namespace muster::launcher {
 namespace {
@@ -18,6 +21,9 @@ constexpr const char* kHelp = R"(muster calls up the ranks of a training job and
 
   muster launch CONFIG.yaml [-n N] [--key value ...]   train over N ranks; see muster launch --help
   muster agent  CONFIG.yaml [--key value ...]          one rank under your own mpirun, srun or torchrun
+  muster memory CONFIG.yaml [-n N]                     what a rank needs of its device's memory; see muster memory --help
+  muster pipeline --stages P --micro-batches M ...     a pipeline schedule as a picture; see muster pipeline --help
+  muster topo   [--from FILE]                          GPUs, links, NICs and NUMA nodes; see muster topo --help
   muster --version
 
 )";
@@ -33,15 +39,18 @@ int agent(int argc, char** argv) {
 }
 
 [[noreturn]] void unknown_verb(const std::string& verb) {
-  const std::string hint = nearest(verb, {"launch", "agent", "--help", "--version"});
+  const std::string hint = nearest(verb, {"launch", "agent", "memory", "pipeline", "topo", "--help", "--version"});
   refuse("unknown {} '{}'{}", verb.starts_with("-") ? "option" : "verb", verb,
-         hint.empty() ? "; wanted launch, agent, --help or --version" : "; did you mean " + hint + "?");
+         hint.empty() ? "; wanted launch, agent, memory, pipeline, topo, --help or --version" : "; did you mean " + hint + "?");
 }
 
 int run(int argc, char** argv) {
   const std::string verb = argc > 1 ? argv[1] : "";
   if (verb == "launch") return launch({argv + 2, argv + argc});
+  if (verb == "topo") return topo({argv + 2, argv + argc});
   if (verb == "agent") return agent(argc, argv);
+  if (verb == "memory") return memory({argv + 2, argv + argc});
+  if (verb == "pipeline") return pipeline({argv + 2, argv + argc});
   if (verb == "--version") return std::puts("muster 0.1.0"), kExitOk;
   if (!verb.empty() && verb != "--help" && verb != "-h" && verb != "help") unknown_verb(verb);
   std::fputs(kHelp, verb.empty() ? stderr : stdout);

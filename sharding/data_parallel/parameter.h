@@ -29,6 +29,7 @@ struct Parameter {
   std::vector<int64_t> strides;  // empty: contiguous; else any order of the dimensions without gaps (channels last, say)
   Init init;
   bool decay = false;   // weight decay applies (matrices and embeddings; not norms and biases)
+  bool hidden_matrix = false;  // (rows, cols) of a block, not an embedding or head: what Muon is for
   int unit = 0;         // parameters that a forward pass needs together: a block, the embedding, the end
   int uses = 1;         // operations that each report a gradient in one backward pass (2 for a tied embedding)
   bool frozen = false;  // takes part in no backward pass and no update; FlatModel::set_frozen changes it between steps

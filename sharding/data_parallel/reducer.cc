@@ -49,6 +49,8 @@ Reducer::Reducer(FlatModel& model, comm::Communicator& shard, comm::Communicator
       incoming_pool_(model.partition().largest_bucket() / shard.size(), model.grad_options().dtype(wire_dtype())),
       rebuilt_(model.shards_state()),
       lent_(model.buckets()) {
+  MUSTER_CHECK(!options_.compression || !model.shards_state());
+  if (options_.compression && replica.size() > 1) compressed_ = options_.compression(model, replica);
   for (Parameter* p : model_.parameters()) {
     p->on_complete = [this](Parameter& q) { completed(q); };
     if (model_.shards_gradients()) p->before_gradient = [this](Parameter& q) { lend_buffer(q); };
@@ -107,6 +109,8 @@ void Reducer::launch(int bucket) {
   }
   if (model_.shards_state()) {
     scatter(bucket);
+  } else if (compressed_) {
+    compressed_->begin(bucket);
   } else {
     reduce_over_replicas(model_.whole_gradients(bucket));
   }
@@ -163,6 +167,7 @@ void Reducer::finalize() {
     if (!sum.travelling.is_same(sum.gradients)) sum.gradients.copy_(sum.travelling);
   }
   sums_.clear();
+  for (int b = 0; compressed_ && b < model_.buckets(); ++b) compressed_->end(b);
   last_ = false;
   first_pass_ = true;
   for (Parameter* p : model_.parameters()) p->has_grad = false;

@@ -2,11 +2,14 @@
 // Sums gradients over the data-parallel ranks while the backward pass still runs.
 
 #include <deque>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <vector>
 
 #include "comm/collective/communicator.h"
 #include "comm/rendezvous/rendezvous.h"
+#include "sharding/data_parallel/compression.h"
 #include "sharding/data_parallel/flat_model.h"
 
 namespace muster::sharding {
@@ -41,6 +44,7 @@ class Reducer {
 
   struct Options {
     bool overlap = true;  // false: nothing is reduced while other work runs; the same bits
+    std::function<std::unique_ptr<CompressedSum>(FlatModel&, comm::Communicator&)> compression;  // stage 0; empty: exact sums
     std::optional<at::ScalarType> wire_dtype;  // gradients travel in this dtype; empty: in their own
   };
   // shard: ranks that cut each bucket among them; replica: ranks that hold the same shard. Either may be of size 1.
@@ -97,6 +101,7 @@ class Reducer {
   int next_bucket_ = 0;        // first bucket not launched
   std::vector<int> arrivals_;  // parameter indices, recorded until the rebuild
   std::deque<Flight> flights_;
+  std::unique_ptr<CompressedSum> compressed_;
   std::vector<Sum> sums_;  // waited for in finalize()
 };
 
