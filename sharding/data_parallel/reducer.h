@@ -35,7 +35,7 @@ void check_same_parameters(const std::vector<Parameter*>& parameters, comm::Rend
 // The sum is left undivided: the optimizer divides by the number of counted tokens.
 //
 // Memory: stages 2 and 3 lend each bucket a whole buffer from its first gradient to the end of its reduction: at most
-// kInFlight + 1 buffers where gradients arrive in order.
+// kInFlight + 1 buffers where gradients arrive in order, and one more for a tied embedding, whose gradient begins first and ends last.
 // Threads: as Parameter. Ownership: model and communicators must outlive it. Blocking: finalize(), and with stages 2 and 3 the
 // reduction of a bucket waits for the one kInFlight before it (CPU). Failure: PeerError from these.
 class Reducer {

@@ -8,7 +8,7 @@
 namespace muster::sharding {
 namespace {
 
-constexpr int64_t kInFlight = 3;  // whole buckets of gradients at a time: Reducer::kInFlight and the one being filled
+constexpr int64_t kInFlight = 3;  // buckets of gradients under way: Reducer::kInFlight and the one being filled
 constexpr int64_t kGathered = 2;  // whole units of parameters at a time: the one in use and the next
 
 // Beyond this no sum of parts fits 63 bits.
@@ -89,7 +89,8 @@ MemoryPlan plan_memory(const MemoryInput& in) {
     add("optimizer visit", bucket * state, fmt::format("{:.0f} x {:.4g} B: a bucket's state; the rest is in host memory", bucket, state));
   }
   if (in.zero_stage >= 2) {
-    add("gradient buckets", static_cast<double>(kInFlight * largest * in.grad_bytes), fmt::format("{} x {} x {} B", kInFlight, largest, in.grad_bytes));
+    const int64_t buffers = kInFlight + in.model.tied;  // a tied embedding's gradient begins first and ends last
+    add("gradient buckets", static_cast<double>(buffers * largest * in.grad_bytes), fmt::format("{} x {} x {} B", buffers, largest, in.grad_bytes));
     if (in.accumulation > 1 || in.wire_bytes != in.grad_bytes) {
       add("incoming shards", static_cast<double>(kInFlight * (largest / in.shards) * in.wire_bytes),
           fmt::format("{} x {} / {} x {} B", kInFlight, largest, in.shards, in.wire_bytes));

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/training/ranks.h"
+#include "worker/config/layout.h"
 #include "worker/train/device.h"
 
 namespace muster::worker {
@@ -101,6 +102,47 @@ TEST_F(TrainingOnGpu, OffloadedOptimizerIsBitEqual) {
   const auto wanted = train(c, "cuda").values;
   c.offload_optimizer = true;
   EXPECT_EQ(train(c, "cuda").values, wanted);
+}
+
+// Bytes that the device's allocator holds between steps, beside the plan (docs/memory.md).
+TEST_F(TrainingOnGpu, MeasuredMemoryIsThePlansWithin3Percent) {
+  for (const char* optimizer : {"adamw", "adamw_8bit", "muon", "lion"}) {
+    for (int stage = 0; stage <= 3; ++stage) {
+      RunConfig c = config_for("bf16", 3);
+      c.device = "cuda";
+      c.num_layers = 6, c.hidden_size = 512, c.num_attention_heads = 8, c.train_iters = 2;
+      c.optimizer = optimizer;
+      c.zero_stage = stage;
+      const auto plan = sharding::plan_memory(memory_input(c, 1, 11));
+      const Dataset data = testing::hashed_dataset();
+      const auto rendezvous = comm::make_single_rendezvous();
+      const auto communicator = comm::make_loopback_communicator();
+      const at::Device device = open_device(c, rendezvous->place());
+      const int64_t before = memory_use(device).now;
+      Trainer trainer(c, data, *rendezvous, *communicator, device);
+      const auto wanted = static_cast<double>(plan.persistent());
+      const int64_t started = memory_use(device).now - before;
+      EXPECT_GT(static_cast<double>(started), 0.97 * wanted) << optimizer << " stage " << stage;
+      trainer.run(nullptr);
+      const auto pools = static_cast<double>(plan.bytes("gradient buckets") + plan.bytes("incoming shards") + plan.bytes("gathered units"));
+      const auto held = static_cast<double>(memory_use(device).now - before);
+      std::printf("%-10s stage %d: held %.2f MiB, planned %.2f + pools %.2f\n", optimizer, stage, held / 1048576, wanted / 1048576, pools / 1048576);
+      EXPECT_GT(held, 0.97 * wanted) << optimizer << " stage " << stage;
+      EXPECT_LT(held, 1.03 * (wanted + pools) + (1 << 20)) << optimizer << " stage " << stage;
+    }
+  }
+}
+
+TEST_F(TrainingOnGpu, EveryOptimizerFollowsTheCpu) {
+  for (const char* optimizer : {"adamw", "adamw_8bit", "sgd", "lion", "muon"}) {
+    SCOPED_TRACE(optimizer);
+    RunConfig c = config_for("fp32", 1);
+    c.optimizer = optimizer;
+    c.add_bias_linear = false;
+    c.lr = std::string(optimizer) == "lion" ? 1e-4 : 1e-3;
+    c.min_lr = c.lr / 10;
+    expect_same(c, 1e-3);
+  }
 }
 
 TEST_F(TrainingOnGpu, TwiceIsBitEqual) {

@@ -225,7 +225,7 @@ TEST(PowerSgd, IsExactForLowRankAndForWhatIsNoMatrix) {
     run_ranks(ranks, [&](comm::Rendezvous&, comm::Communicator& communicator) {
       Model model(at::kDouble);
       const auto compressed = make_power_sgd(*model.flat, communicator, 3, 5);
-      for (const bool zero : {false, true, false}) {  // a step without gradients must not end a direction for ever
+      for (const bool zero : {true, false, true, false}) {  // a step without gradients must not end a direction for ever
         model.set_gradients([&](const Parameter& p) { return low_rank(p, communicator.rank()).mul(zero ? 0 : 1); });
         model.sum(*compressed);
         for (const auto& p : model.owned) {
@@ -499,18 +499,25 @@ TEST(Int8Codec, KeepsWhatIsNotFiniteInItsPlace) {
 }
 
 TEST(LowRank, OrthogonalisesAndDropsWhatIsSpanned) {
-  for (const auto dtype : {at::kFloat, at::kDouble}) {
-    const at::Tensor p = normal_numbers(1, "p", 4, 1003).to(dtype);
-    p[2].copy_(p[0].add(p[1]));
-    p[3].add_(p[0], 1e4);  // nearly the same: one pass would leave them askew
-    orthogonalise(p);
-    at::Tensor wanted = at::eye(4, p.options());
-    wanted[2][2] = 0;
-    EXPECT_LE(largest(p.mm(p.t()).sub(wanted)), dtype == at::kFloat ? 1e-6 : 1e-14);
-    at::Tensor tiny = at::zeros({2, 5}, dtype);
-    tiny[0].fill_(1e-41);
-    orthogonalise(tiny);
-    EXPECT_EQ(largest(tiny), 0);
+  for (const auto path : {orthogonalise, orthogonalise_anywhere}) {
+    for (const auto dtype : {at::kFloat, at::kDouble}) {
+      const at::Tensor p = normal_numbers(1, "p", 4, 1003).to(dtype);
+      p[2].copy_(p[0].add(p[1]));
+      p[3].add_(p[0], 1e4);  // nearly the same: one pass would leave them askew
+      path(p);
+      at::Tensor wanted = at::eye(4, p.options());
+      wanted[2][2] = 0;
+      EXPECT_LE(largest(p.mm(p.t()).sub(wanted)), dtype == at::kFloat ? 1e-6 : 1e-14);
+      at::Tensor small = at::zeros({3, 5}, dtype);
+      small[1].fill_(1e-30);  // its square is no float32
+      small[2][4] = 1e-41;
+      path(small);
+      EXPECT_NEAR(small[1].norm().item<double>(), 1, 1e-6);
+      EXPECT_EQ(largest(small[0]) + largest(small[2]), 0);
+      small[1][2] = kNan;
+      path(small);
+      EXPECT_TRUE(small[1].isnan().all().item<bool>());
+    }
   }
 }
 

@@ -10,6 +10,7 @@
 #include "comm/base/error.h"
 #include "comm/base/log.h"
 #include "comm/control/agent_link.h"
+#include "worker/config/layout.h"
 #include "worker/config/run_config.h"
 #include "worker/data/dataset.h"
 #include "worker/metrics/console.h"
@@ -37,6 +38,15 @@ void log_start(const RunConfig& config, const comm::Place& place, const Dataset&
            place.world_size, device.str(), place.source, parameters, trainer.flat().partition().buckets().size(), config.precision,
            ops::attention_kernel(device, precision_of(config).parameters, config.attention_dropout), data.train->size(),
            data.val->size(), data.vocab_size);
+}
+
+// What stays from step to step, beside the plan's figure.
+void log_memory(const RunConfig& config, int world_size, const Dataset& data, at::Device device, const Trainer& trainer) {
+  const auto mib = [](int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
+  const auto plan = sharding::plan_memory(memory_input(config, world_size, data.vocab_size));
+  const int64_t held = trainer.flat().param_bytes() + trainer.flat().grad_bytes() + trainer.optimizer().state_bytes();
+  log_info("memory of rank 0: parameters, gradients and optimizer {:.1f} MiB (planned {:.1f}); at peak {:.1f} MiB {}", mib(held), mib(plan.persistent()),
+           mib(memory_use(device).peak), device.is_cpu() ? "of the process" : "of the allocator");
 }
 
 std::vector<int64_t> draw_sample(const RunConfig& config, const Dataset& data, at::Device device, Trainer& trainer) {
@@ -72,6 +82,7 @@ void train(const RunConfig& config, comm::Rendezvous& rendezvous) {
   std::optional<Console> console;
   if (first) console.emplace(config);
   trainer.run(first ? &*console : nullptr);
+  if (first) log_memory(config, rendezvous.place().world_size, data, device, trainer);
   // Where parameters are sharded, all ranks are needed for a sample.
   if (config.sample_tokens > 0 && (first || trainer.flat().shards_parameters())) {
     const auto tokens = draw_sample(config, data, device, trainer);
