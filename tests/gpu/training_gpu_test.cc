@@ -145,6 +145,29 @@ TEST_F(TrainingOnGpu, EveryOptimizerFollowsTheCpu) {
   }
 }
 
+// Nothing waits for the device here, so the step must be skipped by what the kernels see.
+TEST_F(TrainingOnGpu, StepsWithoutFiniteGradientsChangeNothingAndEndTheRun) {
+  for (const char* optimizer : {"adamw", "adamw_8bit", "sgd", "lion", "muon"}) {
+    RunConfig c = config_for("bf16", 1);
+    c.device = "cuda";
+    c.optimizer = optimizer;
+    c.lr = c.min_lr = 1e25;  // the first step leaves weights of that size, with which nothing is finite
+    c.weight_decay = 0;
+    c.lr_warmup_iters = 0;
+    c.lr_decay_style = "constant";
+    c.log_interval = 1;
+    c.max_skipped_steps = 3;
+    const Dataset data = testing::hashed_dataset();
+    const auto rendezvous = comm::make_single_rendezvous();
+    const auto communicator = comm::make_loopback_communicator();
+    Trainer trainer(c, data, *rendezvous, *communicator, open_device(c, rendezvous->place()));
+    Losses losses;
+    EXPECT_THROW(trainer.run(&losses), DivergedError) << optimizer;
+    EXPECT_LE(losses.values.size(), 4u) << optimizer;
+    trainer.parallel().visit([&](const sharding::Parameter& p) { EXPECT_TRUE(p.tensor.isfinite().all().item<bool>()) << optimizer << " " << p.name; });
+  }
+}
+
 TEST_F(TrainingOnGpu, TwiceIsBitEqual) {
   RunConfig c = config_for("bf16", 2);
   c.hidden_dropout = 0.1;

@@ -58,6 +58,7 @@ std::unique_ptr<comm::Communicator> open_communicator(const RunConfig& config, a
 }
 
 MemoryUse memory_use(at::Device device) {
+  if (!device.is_cuda()) return {};  // tests compare with the CPU in this program
   const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(device.index());
   const auto& bytes = stats.allocated_bytes[static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE)];
   return {bytes.current, bytes.peak};
