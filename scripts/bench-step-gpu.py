@@ -5,7 +5,6 @@
   bench step-gpu [--steps 200] [--no-compile] [--muster PATH]
 """
 import argparse
-import importlib.util
 import json
 import pathlib
 import statistics
@@ -13,10 +12,8 @@ import subprocess
 import sys
 import tempfile
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-spec = importlib.util.spec_from_file_location("ddp", ROOT / "scripts/bench-ddp-cpu.py")
-ddp = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(ddp)
+from bench_training import ROOT, VOCAB, adamw, build_model
+
 BATCH, CONTEXT, WARM_UP = 64, 256, 40
 
 
@@ -24,10 +21,10 @@ def peer_ms(compiled, steps):
     import torch
     torch.manual_seed(1337)
     torch.backends.cuda.matmul.allow_tf32 = True
-    model = ddp.build_model(torch, layers=6, heads=6, width=384, context=CONTEXT, dropout=0.2).cuda()
-    optimizer = ddp.adamw(torch, model)
+    model = build_model(torch, layers=6, heads=6, width=384, context=CONTEXT, dropout=0.2).cuda()
+    optimizer = adamw(torch, model)
     forward = torch.compile(model) if compiled else model
-    x = torch.randint(ddp.VOCAB, (BATCH, CONTEXT), device="cuda")
+    x = torch.randint(VOCAB, (BATCH, CONTEXT), device="cuda")
     times, start, end = [], torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     for step in range(WARM_UP + steps):
         if step % 10 == 0:
