@@ -21,31 +21,15 @@
 #include <gtest/gtest.h>
 
 #include "comm/base/error.h"
+#include "tests/kernels/dtype_cases.h"
 #include "worker/kernels/philox.h"
 
 namespace muster::worker {
 namespace {
 
-double relative_error(const at::Tensor& found, const at::Tensor& wanted) {
-  const at::Tensor a = found.to(at::kDouble), b = wanted.to(at::kDouble);
-  const double error = a.sub(b).norm().item<double>(), size = b.norm().item<double>();
-  return size > 0 ? error / size : error;
-}
+using namespace testing;
 
-struct Case {
-  at::ScalarType dtype;
-  double tolerance;
-};
-
-class Kernels : public ::testing::TestWithParam<Case> {
- protected:
-  at::Tensor random(at::IntArrayRef shape) const { return at::randn(shape, at::kDouble).to(GetParam().dtype); }
-  // NaN fails too.
-  void expect_close(const at::Tensor& found, const at::Tensor& wanted, const char* what) const {
-    EXPECT_LE(relative_error(found, wanted), GetParam().tolerance) << what;
-  }
-  at::ScalarType wide() const { return GetParam().dtype == at::kDouble ? at::kDouble : at::kFloat; }
-};
+class Kernels : public ByDtype {};
 
 TEST_P(Kernels, GeluIsTheExactOne) {
   for (const int64_t n : {1, 15, 16, 17, 1000, 100003}) {
@@ -163,9 +147,7 @@ TEST_P(Kernels, NoBitDependsOnTheNumberOfThreads) {
   for (size_t i = 0; i < one.size(); ++i) EXPECT_TRUE(one[i].equal(two[i])) << i;
 }
 
-INSTANTIATE_TEST_SUITE_P(Dtypes, Kernels,
-                         ::testing::Values(Case{at::kDouble, 1e-12}, Case{at::kFloat, 2e-6}, Case{at::kBFloat16, 1e-2}, Case{at::kHalf, 2e-3}),
-                         [](const auto& info) { return std::string(toString(info.param.dtype)); });
+INSTANTIATE_TEST_SUITE_P(Dtypes, Kernels, all_dtypes(), dtype_name);
 
 TEST(KernelArguments, WrongOnesAreRefused) {
   const at::Tensor x = at::randn({4, 6}), w = at::ones({6}), scale = at::ones({1});

@@ -195,6 +195,19 @@ TEST(Precisions, GradientsMayTravelInSixteenBits) {
   }
 }
 
+TEST(Precisions, GradientsMayBeAccumulatedInSixteenBits) {
+  for (int stage = 0; stage <= 3; ++stage) {
+    RunConfig c = small_config(2, 12, 3);
+    c.precision = "bf16";
+    const Trained wanted = train(2, c);
+    c.grad_accum_dtype = "bf16";
+    c.zero_stage = stage;
+    const Trained found = train(2, c);
+    EXPECT_GT(largest_difference(wanted, found), 0) << "the dtype had no effect";
+    EXPECT_NEAR(wanted.losses.back(), found.losses.back(), 1e-2) << stage;
+  }
+}
+
 TEST(Precisions, SixteenBitsFollowFloat32) {
   for (const char* precision : {"bf16", "fp16"}) {
     for (int stage = 0; stage <= 3; ++stage) {

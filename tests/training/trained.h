@@ -7,6 +7,7 @@
 
 #include <ATen/ops/equal.h>
 
+#include "tests/training/delayed.h"
 #include "tests/training/ranks.h"
 
 namespace muster::worker::testing {
@@ -26,13 +27,15 @@ struct Trained {
   double val_loss = 0;
 };
 
-inline Trained train(int ranks, const RunConfig& config) {
+// delayed: the communicator of all ranks (which stages 1 and 2 shard over) starts and ends everything late.
+inline Trained train(int ranks, const RunConfig& config, bool delayed = false) {
   const Dataset data = hashed_dataset();
   Trained result;
   std::vector<std::map<std::string, at::Tensor>> all(ranks);
   run_ranks(ranks, [&](comm::Rendezvous& rendezvous, comm::Communicator& communicator) {
     LossRecorder recorder;
-    Trainer trainer(config, data, rendezvous, communicator, at::Device(at::kCPU));
+    DelayedCommunicator late(communicator, static_cast<unsigned>(communicator.rank()));
+    Trainer trainer(config, data, rendezvous, delayed ? late : communicator, at::Device(at::kCPU));
     trainer.run(communicator.rank() == 0 ? &recorder : nullptr);
     trainer.parallel().visit([&](const sharding::Parameter& p) { all[communicator.rank()][p.name] = p.tensor.detach().clone(); });
     if (communicator.rank() == 0) result.losses = recorder.losses, result.norms = recorder.norms, result.val_loss = recorder.val_loss;
