@@ -24,7 +24,7 @@ void Parameter::add_gradient(const at::Tensor& g) {
 
 void Parameter::report() {
   has_grad = true;
-  if (++reported == uses && on_complete) on_complete(*this);
+  if (++reported == uses * passes && on_complete) on_complete(*this);
 }
 
 }  // namespace muster::sharding

@@ -37,8 +37,12 @@ struct Parameter {
   at::Tensor tensor;    // leaf of autograd. With ZeRO-3 empty while the value is not here: take it from use()
   at::Tensor grad;      // sum over micro-batches so far; undefined content until has_grad. Take it from gradient()
   bool has_grad = false;
-  int reported = 0;     // in the present backward pass
+  int reported = 0;     // since the reducer began
+  int passes = 1;       // backward passes after which it is complete
   int index = -1;       // in the model's list
+
+  // Where a backward pass leaves the work on weight gradients for later (zero-bubble pipelines); null: it does it at once.
+  std::vector<std::function<void()>>* deferred = nullptr;
 
   // Set by the gatherer and the reducer.
   std::function<void(Parameter&)> before_use, before_gradient, on_complete;

@@ -70,8 +70,15 @@ void Reducer::begin_backward(bool last) {
   for (const auto& bucket : model_.partition().buckets()) missing_.push_back(static_cast<int>(bucket.parameters.size()));
   for (Parameter* p : model_.parameters()) {
     p->reported = 0;
+    p->passes = 1;
     if (p->frozen) --missing_[model_.partition().bucket_of(p->index)];
   }
+}
+
+void Reducer::begin_step(int passes) {
+  MUSTER_CHECK(!model_.shards_gradients());
+  begin_backward(true);
+  for (Parameter* p : model_.parameters()) p->passes = passes;
 }
 
 void Reducer::lend_buffer(Parameter& parameter) {

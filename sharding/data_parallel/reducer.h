@@ -55,6 +55,9 @@ class Reducer {
 
   // Before the backward pass of each micro-batch. last: of the step.
   void begin_backward(bool last);
+  // Instead, where backward passes of several micro-batches interleave (pipelines): once, before the step's first; a parameter is
+  // complete after `passes` of them. Stages 0 and 1.
+  void begin_step(int passes);
   // After the last backward pass: owned gradients are whole; the next step starts from nothing.
   void finalize();
 
