@@ -6,6 +6,7 @@
 #include <charconv>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 
 #include <nlohmann/json.hpp>
@@ -58,23 +59,44 @@ Options parse(const std::vector<std::string>& words) {
   return options;
 }
 
-// The bytes that occur in a text, as the data set counts them.
-int64_t characters_in(const std::string& path) {
+// What precedes the tokens of llm.c's files (worker/data/token_file.cc); a text never begins so.
+bool begins_as_token_file(const char* bytes, size_t count) {
+  int32_t magic = 0;
+  if (count < sizeof magic) return false;
+  std::memcpy(&magic, bytes, sizeof magic);
+  return magic == 20240520 || magic == 20240801;
+}
+
+[[noreturn]] void refuse_data(const std::string& path, const std::string& found) {
+  refuse("data: {}: found {}, wanted a text whose characters can be counted; or give --vocab-size N", path, found);
+}
+
+// The bytes that occur in a text, as the data set counts them. Only regular files end for sure.
+int64_t characters_in(const std::string& path, bool surely_text) {
+  std::error_code error;
+  const auto status = std::filesystem::status(path, error);
+  if (std::filesystem::is_directory(status)) refuse_data(path, "a directory");
+  if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status)) refuse_data(path, "a special file");
   std::ifstream in(path, std::ios::binary);
-  if (!in) refuse("data: cannot open {}: {}; or give --vocab-size", path, std::strerror(errno));
+  if (!in) refuse("data: cannot open {}: {}; or give --vocab-size N", path, std::strerror(errno));
   std::array<bool, 256> seen{};
   std::array<char, 65536> block;
-  while (in.read(block.data(), block.size()), in.gcount() > 0) {
+  for (bool first = true; in.read(block.data(), block.size()), in.gcount() > 0; first = false) {
+    if (first && !surely_text && begins_as_token_file(block.data(), static_cast<size_t>(in.gcount()))) refuse_data(path, "a token file");
     for (std::streamsize i = 0; i < in.gcount(); ++i) seen[static_cast<unsigned char>(block[i])] = true;
   }
-  return std::count(seen.begin(), seen.end(), true);
+  if (in.bad()) refuse("data: cannot read {}: {}; or give --vocab-size N", path, std::strerror(errno));
+  const int64_t count = std::count(seen.begin(), seen.end(), true);
+  if (count == 0) refuse_data(path, "an empty file");
+  return count;
 }
 
 int64_t vocabulary(const worker::RunConfig& config) {
   if (config.vocab_size > 0) return config.vocab_size;
   const bool text = config.data_format == "text" || (config.data_format == "auto" && !config.data.ends_with(".bin"));
-  if (config.data.empty() || !text) refuse("vocab_size: found nothing, wanted --vocab-size N, or --data with a text whose characters can be counted");
-  return characters_in(config.data);
+  if (config.data.empty()) refuse("vocab_size: found nothing, wanted --vocab-size N, or --data with a text whose characters can be counted");
+  if (!text) refuse_data(config.data, "a token file");
+  return characters_in(config.data, config.data_format == "text");
 }
 
 std::string mib(int64_t bytes) { return fmt::format("{:.1f}", static_cast<double>(bytes) / (1 << 20)); }

@@ -5,6 +5,8 @@
 #include <sstream>
 
 #include <map>
+#include <tuple>
+#include <vector>
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -184,7 +186,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadYaml{"hidden_dropout: -0.1\n", ":1: hidden_dropout: found '-0.1', wanted a number in [0, 1)"},
         BadYaml{"add_bias_linear: maybe\n", ":1: add_bias_linear: found 'maybe', wanted true or false"},
         BadYaml{"precision: fp12\n", ":1: precision: found 'fp12', wanted one of fp32, tf32, bf16, fp16, fp64"},
-        BadYaml{"model: bert\n", ":1: model: found 'bert', wanted gpt"},
+        BadYaml{"model: bert\n", ":1: model: found 'bert', wanted one of gpt, llama"},
         BadYaml{"comm_timeout_s: 3d\n", ":1: comm_timeout_s: found '3d', wanted a number in [0.1, 1000000] (seconds)"},
         BadYaml{"data: \"a\\nb\"\n", ":1: data: found 'a\\x0ab', wanted UTF-8 text without control characters"},
         BadYaml{"data: \"\\xe9\"\nlr: \"1\\n\"\n", ":2: lr: found '1\\x0a', wanted a number"},
@@ -276,10 +278,40 @@ TEST(FinalizeConfig, SuggestedValuesDo) {
   }
 }
 
+TEST(RunConfig, DefaultsOfLlama) {
+  EXPECT_TRUE(from_yaml("model: llama\n").untie_embeddings_and_output_weights);
+  EXPECT_TRUE(from_yaml("lr: 1\n", {"--model", "llama"}).untie_embeddings_and_output_weights);
+  EXPECT_FALSE(from_yaml("untie_embeddings_and_output_weights: false\nmodel: llama\n").untie_embeddings_and_output_weights);
+  EXPECT_FALSE(from_yaml("model: llama\n", {"--model", "gpt"}).untie_embeddings_and_output_weights);
+  const RunConfig tied = from_yaml("model: llama\nuntie_embeddings_and_output_weights: false\nnum_key_value_heads: 2\nrope_theta: 5e5\n");
+  EXPECT_EQ(to_yaml(from_yaml(to_yaml(tied))), to_yaml(tied));
+  EXPECT_EQ(tied.num_query_groups, 2);
+  EXPECT_EQ(tied.rotary_base, 5e5);
+}
+
+TEST(RunConfig, WidthsThatFollowFromTheModel) {
+  RunConfig c;
+  for (const auto& [model, hidden, wanted] : std::vector<std::tuple<const char*, int64_t, int64_t>>{
+           {"gpt", 768, 3072}, {"llama", 24, 64}, {"llama", 25, 128}, {"llama", 768, 2048}, {"llama", 4096, 10944}}) {
+    c.model = model;
+    c.hidden_size = hidden;
+    EXPECT_EQ(ffn_width(c), wanted) << model << " " << hidden;
+  }
+  c.ffn_hidden_size = 11;
+  EXPECT_EQ(ffn_width(c), 11);
+  EXPECT_EQ(query_groups(c), c.num_attention_heads);
+  c.num_query_groups = 2;
+  EXPECT_EQ(query_groups(c), 2);
+}
+
 TEST(FinalizeConfig, RelationsBetweenKeys) {
   RunConfig heads = from_yaml("hidden_size: 100\nnum_attention_heads: 3\n");
   expect_part(refusal([&] { finalize_config(heads, 1); }),
               "num_attention_heads: found 3, wanted a divisor of hidden_size (100); hidden_size 99 or 102 would do");
+  RunConfig groups = from_yaml("model: llama\nnum_attention_heads: 4\nnum_query_groups: 3\n");
+  expect_part(refusal([&] { finalize_config(groups, 1); }), "num_query_groups: found 3, wanted a divisor of num_attention_heads (4)");
+  RunConfig odd = from_yaml("model: llama\nhidden_size: 12\n");
+  expect_part(refusal([&] { finalize_config(odd, 1); }), "num_attention_heads: found 4 of 3 elements with model llama, whose rotary embedding turns pairs");
   RunConfig rates = from_yaml("lr: 1e-5\n");
   expect_part(refusal([&] { finalize_config(rates, 1); }), "min_lr: found 0.0001, wanted at most lr (1e-05)");
   RunConfig constant = from_yaml("lr: 1e-5\nlr_decay_style: constant\n");
@@ -302,7 +334,11 @@ TEST_P(IllegalPairs, NameBothKeys) {
 
 INSTANTIATE_TEST_SUITE_P(
     Table, IllegalPairs,
-    ::testing::Values(IllegalPair{"zero_optimization.shard_size: 2\n", "zero_optimization.shard_size: found 2", "zero_optimization.stage 0"},
+    ::testing::Values(IllegalPair{"model: llama\nadd_bias_linear: true\n", "add_bias_linear: found true", "model llama"},
+                      IllegalPair{"rotary_base: 500\n", "rotary_base: found 500", "model gpt"},
+                      IllegalPair{"norm_epsilon: 1e-6\n", "norm_epsilon: found 1e-06", "model gpt"},
+                      IllegalPair{"rotary_interleaved: true\n", "rotary_interleaved: found true", "model gpt"},
+                      IllegalPair{"zero_optimization.shard_size: 2\n", "zero_optimization.shard_size: found 2", "zero_optimization.stage 0"},
                       IllegalPair{"zero_optimization: {stage: 1, shard_size: 3}\n", "zero_optimization.shard_size: found 3", "4 data-parallel ranks"},
                       IllegalPair{"gradient_compression: int8\nzero_stage: 2\n", "gradient_compression: found int8", "zero_optimization.stage 2"},
                       IllegalPair{"gradient_compression: powersgd\ncommunication_data_type: bf16\n", "gradient_compression: found powersgd",

@@ -1,6 +1,5 @@
 // The CUDA kernels against the CPU ones: fresh random inputs, outputs poisoned first where they are given.
 
-#include <ATen/Context.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/full_like.h>
@@ -8,37 +7,17 @@
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
-#include <c10/cuda/CUDAFunctions.h>
 #include <gtest/gtest.h>
 
-#include "worker/kernels/cuda_register.h"
+#include "tests/gpu/on_gpu.h"
 #include "worker/kernels/kernels.h"
 
 namespace muster::worker {
 namespace {
 
-struct Case {
-  at::ScalarType dtype;
-  double tolerance;  // relative, of the norm
-};
+using namespace testing;
 
-class KernelsOnGpu : public ::testing::TestWithParam<Case> {
- protected:
-  void SetUp() override {
-    if (c10::cuda::device_count() == 0) GTEST_SKIP() << "needs a GPU";
-    static const bool once = [] { return at::globalContext().lazyInitDevice(at::kCUDA), kernels::register_cuda_kernels(), true; }();
-    ASSERT_TRUE(once);
-  }
-  at::Tensor random(at::IntArrayRef shape) const { return at::randn(shape, at::kDouble).to(GetParam().dtype); }
-  static at::Tensor gpu(const at::Tensor& t) { return t.defined() ? t.to(at::kCUDA) : t; }
-  // scale: of what cancels in the result, where that is larger than the result.
-  void expect_close(const at::Tensor& cpu, const at::Tensor& on_gpu, const char* what, double scale = 0) const {
-    const at::Tensor a = cpu.to(at::kDouble), b = on_gpu.to(at::kCPU).to(at::kDouble);
-    ASSERT_EQ(a.sizes(), b.sizes());
-    const double error = a.sub(b).norm().item<double>(), size = std::max(scale, a.norm().item<double>());
-    EXPECT_LE(error, GetParam().tolerance * (size + 1e-30)) << what;  // false for NaN
-  }
-};
+class KernelsOnGpu : public OnGpu {};
 
 TEST_P(KernelsOnGpu, DropoutIsTheSameMask) {
   for (const auto& shape : {std::vector<int64_t>{3, 8, 16}, {5, 7}, {2, 1}}) {
@@ -117,9 +96,7 @@ TEST_P(KernelsOnGpu, AdamW) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Dtypes, KernelsOnGpu,
-                         ::testing::Values(Case{at::kDouble, 1e-12}, Case{at::kFloat, 2e-6}, Case{at::kBFloat16, 8e-3}, Case{at::kHalf, 1e-3}),
-                         [](const auto& info) { return std::string(toString(info.param.dtype)); });
+INSTANTIATE_TEST_SUITE_P(Dtypes, KernelsOnGpu, all_dtypes(), dtype_name);
 
 }  // namespace
 }  // namespace muster::worker

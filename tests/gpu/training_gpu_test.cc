@@ -58,6 +58,17 @@ TEST_F(TrainingOnGpu, Float64WithDropoutIsTheSameMask) {
   expect_same(c, 1e-10);
 }
 TEST_F(TrainingOnGpu, Float32) { expect_same(config_for("fp32", 1), 1e-4); }
+TEST_F(TrainingOnGpu, Llama) {
+  for (const auto& [precision, tolerance] : std::vector<std::pair<const char*, double>>{{"fp64", 1e-10}, {"fp32", 1e-4}, {"bf16", 0.05}}) {
+    RunConfig c = config_for(precision, 1);
+    c.model = "llama";
+    c.add_bias_linear = false;
+    c.hidden_size = 64;
+    c.num_attention_heads = 4;
+    c.num_query_groups = 2;
+    expect_same(c, tolerance);
+  }
+}
 TEST_F(TrainingOnGpu, Float32Accumulated) { expect_same(config_for("fp32", 3), 1e-4); }
 TEST_F(TrainingOnGpu, BFloat16) {
   expect_same(config_for("bf16", 1), 3e-2);

@@ -17,21 +17,32 @@ namespace {
 
 using namespace testing;
 
-TEST(GptShapes, AreTheModels) {
-  for (const bool bias : {false, true}) {
-    for (const bool tied : {false, true}) {
-      RunConfig c = small_config(1);
-      c.add_bias_linear = bias;
-      c.untie_embeddings_and_output_weights = !tied;
-      const auto model = make_model(c, 11);
-      const auto specs = sharding::gpt_parameters({c.num_layers, c.num_attention_heads, c.hidden_size, c.seq_length, 11, bias, tied});
-      const auto parameters = model->parameters();
-      ASSERT_EQ(parameters.size(), specs.size());
-      for (size_t i = 0; i < specs.size(); ++i) {
-        EXPECT_EQ(parameters[i]->name, specs[i].name);
-        EXPECT_EQ(parameters[i]->shape, specs[i].shape);
-        EXPECT_EQ(parameters[i]->decay, specs[i].decay);
-        EXPECT_EQ(parameters[i]->unit, specs[i].unit);
+void expect_same_parameters(const RunConfig& c) {
+  const auto model = make_model(c, 11);
+  const auto specs = sharding::model_parameters(memory_input(c, 1, 11).model);
+  const auto parameters = model->parameters();
+  ASSERT_EQ(parameters.size(), specs.size());
+  for (size_t i = 0; i < specs.size(); ++i) {
+    EXPECT_EQ(parameters[i]->name, specs[i].name);
+    EXPECT_EQ(parameters[i]->shape, specs[i].shape);
+    EXPECT_EQ(parameters[i]->decay, specs[i].decay);
+    EXPECT_EQ(parameters[i]->unit, specs[i].unit);
+  }
+}
+
+TEST(ModelShapes, AreTheModels) {
+  for (const char* name : {"gpt", "llama"}) {
+    for (const bool bias : {false, true}) {
+      for (const bool tied : {false, true}) {
+        for (const int64_t groups : {0, 1}) {
+          RunConfig c = small_config(1);
+          c.model = name;
+          c.add_bias_linear = bias && c.model == "gpt";
+          c.untie_embeddings_and_output_weights = !tied;
+          c.num_query_groups = groups;
+          c.ffn_hidden_size = groups * 40;
+          expect_same_parameters(c);
+        }
       }
     }
   }

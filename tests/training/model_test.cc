@@ -13,38 +13,18 @@
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <gtest/gtest.h>
 
+#include "tests/training/built.h"
 #include "tests/training/ranks.h"
 #include "worker/models/attention.h"
-#include "worker/models/initialize.h"
 #include "worker/optim/schedule.h"
 #include "worker/train/generate.h"
 
 namespace muster::worker {
 namespace {
 
-using sharding::FlatModel;
 using sharding::Parameter;
+using testing::Built;
 using testing::small_config;
-
-sharding::FlatOptions in_float64() {
-  sharding::FlatOptions options;
-  options.param_dtype = options.grad_dtype = at::kDouble;
-  return options;
-}
-
-struct Built {
-  explicit Built(const RunConfig& c) : model(make_model(c, 11)), flat(model->parameters(), in_float64()) {
-    for (Parameter* p : flat.parameters()) initialize_parameter(*p, 7);
-  }
-  at::Tensor parameter(const std::string& name) {
-    for (Parameter* p : flat.parameters()) {
-      if (p->name == name) return p->tensor;
-    }
-    throw std::out_of_range(name);
-  }
-  std::unique_ptr<Model> model;
-  FlatModel flat;
-};
 
 // The same model out of ATen's own differentiable operations.
 at::Tensor reference_loss(Built& b, const RunConfig& c, const at::Tensor& tokens, const at::Tensor& targets) {

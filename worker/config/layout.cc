@@ -8,7 +8,8 @@ sharding::MeshSizes mesh_sizes(const RunConfig& config, int world_size) {
 
 sharding::MemoryInput memory_input(const RunConfig& c, int world_size, int64_t vocab_size) {
   sharding::MemoryInput in;
-  in.model = {c.num_layers, c.num_attention_heads, c.hidden_size, c.seq_length, vocab_size, c.add_bias_linear, !c.untie_embeddings_and_output_weights};
+  in.model = {c.num_layers, c.num_attention_heads, c.hidden_size, c.seq_length, vocab_size, c.add_bias_linear, !c.untie_embeddings_and_output_weights,
+              c.model == "llama", query_groups(c), ffn_width(c)};
   in.buckets.bucket_bytes = static_cast<int64_t>(c.reduce_bucket_size_mb * (1 << 20));
   in.buckets.first_bucket_bytes = static_cast<int64_t>(c.first_bucket_size_mb * (1 << 20));
   in.zero_stage = static_cast<int>(c.zero_stage);

@@ -56,6 +56,36 @@ std::string yaml_value(const RunConfig& config, const ConfigKey& key) {
   return out.c_str();
 }
 
+RunConfig defaults_of(const std::string& model) {
+  RunConfig config;
+  config.untie_embeddings_and_output_weights = model == "llama";
+  return config;
+}
+
+// What the model would not use, or could not.
+void refuse_wrong_model_keys(const RunConfig& c) {
+  const RunConfig usual;
+  if (c.hidden_size % c.num_attention_heads != 0) {
+    refuse("num_attention_heads: found {}, wanted a divisor of hidden_size ({}); hidden_size {} would do", c.num_attention_heads,
+           c.hidden_size, nearest_multiples(c.hidden_size, c.num_attention_heads));
+  }
+  if (c.num_attention_heads % query_groups(c) != 0) {
+    refuse("num_query_groups: found {}, wanted a divisor of num_attention_heads ({})", c.num_query_groups, c.num_attention_heads);
+  }
+  if (c.model == "llama") {
+    if (c.add_bias_linear) refuse("add_bias_linear: found true with model llama, which has no biases; wanted false, or model gpt");
+    if (c.hidden_size / c.num_attention_heads % 2 != 0) {
+      refuse("num_attention_heads: found {} of {} elements with model llama, whose rotary embedding turns pairs; wanted an even width of a head",
+             c.num_attention_heads, c.hidden_size / c.num_attention_heads);
+    }
+    return;
+  }
+  for (const char* key : {"norm_epsilon", "rotary_base", "rotary_interleaved"}) {
+    const ConfigKey& row = *find_keys(key).front();
+    if (get_key(c, row) != get_key(usual, row)) refuse("{}: found {} with model {}, which does not use it; wanted model llama", key, get_key(c, row), c.model);
+  }
+}
+
 // Both keys and the reason.
 void refuse_illegal_pairs(const RunConfig& c) {
   if (c.zero_stage == 0 && c.zero_shard_size > 0) {
@@ -84,12 +114,16 @@ void refuse_illegal_pairs(const RunConfig& c) {
 }  // namespace
 
 RunConfig load_config(const std::string& yaml_path, const std::vector<Override>& overrides) {
-  RunConfig config;
-  if (!yaml_path.empty()) read_yaml(config, yaml_path, read_file(yaml_path));
-  for (const auto& o : overrides) {
-    for (const ConfigKey* key : find_keys_or_refuse(o.key, "--" + o.key)) set_key(config, *key, o.value, "--" + o.key);
-  }
-  return config;
+  const std::string yaml = yaml_path.empty() ? "" : read_file(yaml_path);
+  const auto read_over = [&](RunConfig config) {
+    if (!yaml_path.empty()) read_yaml(config, yaml_path, yaml);
+    for (const auto& o : overrides) {
+      for (const ConfigKey* key : find_keys_or_refuse(o.key, "--" + o.key)) set_key(config, *key, o.value, "--" + o.key);
+    }
+    return config;
+  };
+  const RunConfig config = read_over({});
+  return config.model == "gpt" ? config : read_over(defaults_of(config.model));
 }
 
 std::vector<Override> parse_overrides(const std::vector<std::string>& arguments) {
@@ -110,10 +144,7 @@ std::vector<Override> parse_overrides(const std::vector<std::string>& arguments)
 
 void finalize_config(RunConfig& c, int world_size) {
   MUSTER_CHECK_LT(0, world_size);
-  if (c.hidden_size % c.num_attention_heads != 0) {
-    refuse("num_attention_heads: found {}, wanted a divisor of hidden_size ({}); hidden_size {} would do", c.num_attention_heads,
-           c.hidden_size, nearest_multiples(c.hidden_size, c.num_attention_heads));
-  }
+  refuse_wrong_model_keys(c);
   const int64_t quantum = c.micro_batch_size * world_size;
   if (c.global_batch_size == 0) c.global_batch_size = quantum;
   if (c.global_batch_size % quantum != 0) {

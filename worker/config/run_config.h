@@ -12,16 +12,21 @@ namespace muster::worker {
 // DeepSpeed; aliases of nanoGPT and others are accepted and mapped to these (config_keys.cc).
 struct RunConfig {
   // model
-  std::string model = "gpt";
+  std::string model = "gpt";            // gpt, llama
   int64_t num_layers = 4;
   int64_t num_attention_heads = 4;
+  int64_t num_query_groups = 0;         // heads of keys and values, each for as many heads of queries; 0: num_attention_heads
   int64_t hidden_size = 128;
+  int64_t ffn_hidden_size = 0;          // width inside the MLP; 0: see ffn_width
   int64_t seq_length = 64;              // tokens
   int64_t vocab_size = 0;               // 0: from the data
   double hidden_dropout = 0.0;
   double attention_dropout = 0.0;
   bool add_bias_linear = false;         // bias in linear layers and layer norms
-  bool untie_embeddings_and_output_weights = false;
+  bool untie_embeddings_and_output_weights = false;  // load_config: true with llama
+  double norm_epsilon = 1e-5;           // of llama's RMS norms
+  double rotary_base = 10000;           // of llama
+  bool rotary_interleaved = false;      // pairs that turn are neighbours, else half a head apart
   // data
   std::string data;                     // text file, or token file (training part)
   std::string val_data;                 // token file of the validation part; empty: the last val_fraction of data
@@ -82,7 +87,7 @@ struct Override {
 };
 
 // Reads `yaml_path` (may be empty: defaults only), then applies `overrides` (command line; they win), resolves aliases,
-// checks types and single-key ranges. InputError: unknown key (nearest named), wrong type, missing file, out of range;
+// checks types and single-key ranges. Defaults that depend on the model are in place before. InputError: unknown key (nearest named), wrong type, missing file, out of range;
 // the message starts with file:line or --key.
 RunConfig load_config(const std::string& yaml_path, const std::vector<Override>& overrides);
 
@@ -98,6 +103,15 @@ std::string to_yaml(const RunConfig& config);
 
 // One line a key: name, type, default, unit, help; for --help.
 std::string config_help();
+
+// Heads of keys and of values.
+inline int64_t query_groups(const RunConfig& c) { return c.num_query_groups > 0 ? c.num_query_groups : c.num_attention_heads; }
+
+// Inside the MLP: ffn_hidden_size, or 4 hidden_size; with llama, whose MLP has three matrices, 8/3 hidden_size up to a multiple of 64.
+inline int64_t ffn_width(const RunConfig& c) {
+  if (c.ffn_hidden_size > 0) return c.ffn_hidden_size;
+  return c.model == "llama" ? (8 * c.hidden_size + 191) / 192 * 64 : 4 * c.hidden_size;
+}
 
 // Micro-batches a rank and step.
 inline int64_t gradient_accumulation_steps(const RunConfig& c, int world_size) {

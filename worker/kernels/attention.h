@@ -12,9 +12,17 @@ struct ShortAttention {
   at::Tensor out;            // (B * T, C)
   at::Tensor probabilities;  // (B, H, T, T), zero above the diagonal
 };
-// qkv (B * T, 3 C) contiguous. Scores are scaled by 1 / sqrt(C / heads). Threads: at::parallel_for over batch and heads.
-ShortAttention short_attention(const at::Tensor& qkv, int64_t batch, int64_t heads);
+struct Heads {
+  Heads(int64_t all) : queries(all), groups(all) {}  // as many of keys and values as of queries
+  Heads(int64_t of_queries, int64_t of_groups) : queries(of_queries), groups(of_groups) {}
+  int64_t queries;
+  int64_t groups;  // heads of keys and of values; divides queries: query head h reads group h / (queries / groups)
+};
+// qkv (B * T, (queries + 2 groups) D) contiguous, D the width of a head; C = queries D. Scores are scaled by 1 / sqrt(D).
+// Threads: at::parallel_for over batch and groups.
+ShortAttention short_attention(const at::Tensor& qkv, int64_t batch, const Heads& heads);
 // grad (B * T, C) of out; returns the gradient of qkv.
-at::Tensor short_attention_backward(const at::Tensor& grad, const at::Tensor& qkv, const ShortAttention& forward, int64_t batch, int64_t heads);
+at::Tensor short_attention_backward(const at::Tensor& grad, const at::Tensor& qkv, const ShortAttention& forward, int64_t batch,
+                                    const Heads& heads);
 
 }  // namespace muster::worker::kernels

@@ -10,31 +10,12 @@
 #include <ATen/ops/empty_like.h>
 
 #include "comm/base/error.h"
-#include "worker/kernels/cpu_rows.h"
+#include "worker/kernels/cpu_common.h"
 #include "worker/kernels/dispatch.h"
 #include "worker/kernels/philox.h"
 
 namespace muster::worker::kernels {
 namespace {
-
-// Reductions are cut into blocks of fixed size and summed in block order, so that the number of threads changes no bit.
-constexpr int64_t kBlockElements = 1 << 15;
-constexpr int64_t kBlockRows = 64;
-
-int64_t grain_for_rows(int64_t width) { return std::max<int64_t>(1, kBlockElements / std::max<int64_t>(1, width)); }
-
-bool is_half(const at::Tensor& t) { return c10::elementSize(t.scalar_type()) == 2; }
-at::Tensor wide(const at::Tensor& t) { return t.defined() && is_half(t) ? t.to(at::kFloat) : t; }
-at::Tensor as(const at::Tensor& t, const at::Tensor& like) { return t.to(like.scalar_type()); }
-
-template <typename F>
-auto by_type(const at::Tensor& t, F&& f) {
-  return t.scalar_type() == at::kDouble ? f(double{}) : f(float{});
-}
-template <typename T>
-T* data_of(const at::Tensor& t) {
-  return t.defined() ? t.data_ptr<T>() : nullptr;
-}
 
 at::Tensor dropout_cpu(const at::Tensor& x, const DropoutKey& key) {
   const at::Tensor in = wide(x);
@@ -57,11 +38,11 @@ at::Tensor dropout_cpu(const at::Tensor& x, const DropoutKey& key) {
 
 void adamw_cpu(at::Tensor master, at::Tensor grad, at::Tensor m, at::Tensor v, at::Tensor model, int64_t decay_elements, const at::Tensor& grad_scale,
                const AdamWStep& step) {
-  const at::Tensor g = as(grad, master);
-  by_type(master, [&](auto zero) {
+  const bool done = by_type(master, [&](auto zero) {
     using T = decltype(zero);
     const T scale = *grad_scale.const_data_ptr<T>();
-    if (!std::isfinite(scale)) return 0;
+    if (!std::isfinite(scale)) return false;
+    const at::Tensor g = as(grad, master);
     const AdamWFactors<T> factors(step, scale);
     T *w = data_of<T>(master), *first = data_of<T>(m), *second = data_of<T>(v);
     const T* from = g.const_data_ptr<T>();
@@ -70,9 +51,9 @@ void adamw_cpu(at::Tensor master, at::Tensor grad, at::Tensor m, at::Tensor v, a
       adamw_range(w + begin, from + begin, first + begin, second + begin, middle - begin, factors, factors.decay);
       adamw_range(w + middle, from + middle, first + middle, second + middle, end - middle, factors, T(1));
     });
-    return 0;
+    return true;
   });
-  if (model.defined()) model.copy_(master);
+  if (done && model.defined()) model.copy_(master);
 }
 
 at::Tensor sum_of_squares_cpu(const at::Tensor& x) {
@@ -158,17 +139,6 @@ LayerNormOut residual_layer_norm_cpu(const at::Tensor& residual, const at::Tenso
   });
   if (is_half(residual)) return {x.defined() ? as(out.sum, residual) : residual, as(out.normed, residual), out.mean, out.rstd};
   return out;
-}
-
-// Adds the block sums, in block order, into the parameter's gradient.
-template <typename T>
-void add_blocks(at::Tensor gradient, const std::vector<T>& blocks, int64_t width) {
-  if (!gradient.defined()) return;
-  at::Tensor sum = at::empty({width}, at::TensorOptions().dtype(c10::CppTypeToScalarType<T>::value));
-  T* to = sum.mutable_data_ptr<T>();
-  std::fill_n(to, width, T(0));
-  for (size_t at = 0; at < blocks.size(); at += width) add_row(to, blocks.data() + at, to, width);
-  gradient.add_(sum);
 }
 
 at::Tensor residual_layer_norm_backward_cpu(const at::Tensor& grad_normed, const at::Tensor& grad_sum_in, const at::Tensor& sum, const at::Tensor& mean,

@@ -9,22 +9,6 @@ namespace muster::worker::kernels {
 namespace {
 
 constexpr double kLayerNormEps = 1e-5;
-constexpr int kLanes = 16;
-#define MUSTER_INLINE inline __attribute__((always_inline))
-
-// Sum of f(i) for i < n over fixed lanes.
-template <typename T, typename F>
-MUSTER_INLINE T lane_sum(int64_t n, F&& f) {
-  T lanes[kLanes] = {};
-  int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) {
-    for (int l = 0; l < kLanes; ++l) lanes[l] += f(i + l);
-  }
-  for (int l = 0; i + l < n; ++l) lanes[l] += f(i + l);
-  T sum = 0;
-  for (const T lane : lanes) sum += lane;
-  return sum;
-}
 
 // Four draws a Philox block; this many blocks at once keep the vector units full.
 constexpr int kDrawBlocks = 16, kDraws = 4 * kDrawBlocks;

@@ -3,11 +3,6 @@
 #include <algorithm>
 
 namespace muster::worker::kernels {
-namespace {
-
-constexpr int kLanes = 16;
-
-}  // namespace
 
 MUSTER_CLONES float vector_max(const float* x, int64_t n) {
   float lanes[kLanes];

@@ -8,12 +8,29 @@
 
 // One function, three code paths: AVX-512, AVX2, plain x86-64; chosen once, when the program is loaded.
 #define MUSTER_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#define MUSTER_INLINE inline __attribute__((always_inline))
 
 namespace muster::worker::kernels {
 
+constexpr int kLanes = 16;
+
+// Sum of f(i) for i < n over fixed lanes.
+template <typename T, typename F>
+MUSTER_INLINE T lane_sum(int64_t n, F&& f) {
+  T lanes[kLanes] = {};
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    for (int l = 0; l < kLanes; ++l) lanes[l] += f(i + l);
+  }
+  for (int l = 0; i + l < n; ++l) lanes[l] += f(i + l);
+  T sum = 0;
+  for (const T lane : lanes) sum += lane;
+  return sum;
+}
+
 // exp for x <= 0: Cody-Waite reduction to [-ln2/2, ln2/2], a degree-6 Taylor polynomial, exponent put back as bits.
 // Relative error below 2e-7; 0 below -87.
-inline __attribute__((always_inline)) float exp_negative(float x) {
+MUSTER_INLINE float exp_negative(float x) {
   const float clamped = std::max(x, -87.0f);
   const float n = std::nearbyint(clamped * 1.44269504f);
   const float r = (clamped - n * 0.693359375f) + n * 2.12194440e-4f;

@@ -1,6 +1,6 @@
 #include "worker/kernels/dispatch.h"
 
-#include "comm/base/error.h"
+#include "worker/kernels/check_arguments.h"
 
 namespace muster::worker::kernels {
 namespace {
@@ -10,30 +10,6 @@ const KernelTable& table_of(const at::Tensor& t) {
   MUSTER_CHECK(t.is_cuda());
   MUSTER_CHECK(cuda_table().dropout != nullptr);  // register_cuda_kernels() was not called
   return cuda_table();
-}
-
-void check_float(const at::Tensor& t) { MUSTER_CHECK(at::isFloatingType(t.scalar_type()) && t.is_contiguous()); }
-
-void check_dtype(const at::Tensor& t, at::ScalarType wanted) { MUSTER_CHECK_EQ(toString(t.scalar_type()), std::string_view(toString(wanted))); }
-
-void check_like(const at::Tensor& t, const at::Tensor& like) {
-  check_float(t);
-  MUSTER_CHECK(t.sizes() == like.sizes());
-  MUSTER_CHECK(t.device() == like.device());
-  check_dtype(t, like.scalar_type());
-}
-
-void check_vector(const at::Tensor& t, int64_t n, const at::Tensor& like) {
-  if (!t.defined()) return;
-  check_float(t);
-  MUSTER_CHECK_EQ(t.numel(), n);
-  MUSTER_CHECK(t.device() == like.device());
-}
-
-// The same, and of that dtype: the CUDA code reads it as such.
-void check_vector_of(const at::Tensor& t, int64_t n, const at::Tensor& like, at::ScalarType dtype) {
-  check_vector(t, n, like);
-  if (t.defined()) check_dtype(t, dtype);
 }
 
 void check_logits(const at::Tensor& logits, const at::Tensor& targets) {
@@ -111,8 +87,7 @@ at::Tensor residual_layer_norm_backward(const at::Tensor& grad_normed, const at:
   check_like(grad_normed, sum);
   if (grad_sum_in.defined()) check_like(grad_sum_in, sum);
   MUSTER_CHECK(mean.defined() && rstd.defined() && weight.defined());
-  const at::ScalarType wide = sum.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-  for (const at::Tensor* t : {&mean, &rstd}) check_vector_of(*t, sum.size(0), sum, wide);
+  for (const at::Tensor* t : {&mean, &rstd}) check_vector_of(*t, sum.size(0), sum, wide_type(sum));
   check_vector_of(weight, sum.size(1), sum, sum.scalar_type());
   check_vector(grad_weight, sum.size(1), sum);
   check_vector(grad_bias, sum.size(1), sum);

@@ -1,5 +1,6 @@
 #include "worker/models/attention.h"
 
+#include <array>
 #include <cmath>
 #include <limits>
 
@@ -14,6 +15,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/sum.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "comm/base/error.h"
@@ -34,22 +36,47 @@ Kernel choose(at::Device device, at::ScalarType dtype, double dropout_p) {
 }
 
 struct Shape {
-  int64_t batch, length, heads, width;  // width of one head
+  int64_t batch, length, heads, groups, width;  // width of one head
+  int64_t shared() const { return heads / groups; }  // query heads of a group
 };
 
-// (B * T, 3 C) -> three (B, H, T, D) views.
-std::array<at::Tensor, 3> split(const at::Tensor& qkv, const Shape& s) {
-  const at::Tensor all = qkv.view({s.batch, s.length, 3, s.heads, s.width});
-  return {all.select(2, 0).transpose(1, 2), all.select(2, 1).transpose(1, 2), all.select(2, 2).transpose(1, 2)};
+Shape shape_of(const at::Tensor& qkv, int64_t batch, const kernels::Heads& heads) {
+  MUSTER_CHECK(qkv.dim() == 2 && batch > 0 && heads.groups > 0);
+  MUSTER_CHECK_EQ(heads.queries % heads.groups, 0);
+  const int64_t all = heads.queries + 2 * heads.groups;
+  MUSTER_CHECK_EQ(qkv.size(1) % all, 0);
+  return {batch, qkv.size(0) / batch, heads.queries, heads.groups, qkv.size(1) / all};
 }
 
-// The other way round, for gradients: one contiguous (B * T, 3 C).
+// (B * T, (H + 2 G) D) -> (B, H, T, D), (B, G, T, D), (B, G, T, D), views.
+std::array<at::Tensor, 3> split(const at::Tensor& qkv, const Shape& s) {
+  const at::Tensor all = qkv.view({s.batch, s.length, s.heads + 2 * s.groups, s.width}).transpose(1, 2);
+  return {all.narrow(1, 0, s.heads), all.narrow(1, s.heads, s.groups), all.narrow(1, s.heads + s.groups, s.groups)};
+}
+
+// (B, G, T, D) -> (B, H, T, D), each group for its query heads. A copy, laid out as (B, T, H, D), where groups are shared.
+at::Tensor expand_groups(const at::Tensor& x, const Shape& s) {
+  if (s.shared() == 1) return x;
+  const at::Tensor repeated = x.transpose(1, 2).unsqueeze(3).expand({-1, -1, -1, s.shared(), -1});
+  return repeated.reshape({s.batch, s.length, s.heads, s.width}).transpose(1, 2);
+}
+
+// Adds up the gradients of a group's query heads, the backward pass of expand_groups; or copies where the kernel knows groups.
+void collect_groups(at::Tensor to, const at::Tensor& grad, const Shape& s) {
+  if (grad.size(1) == s.groups) {
+    to.copy_(grad);
+  } else {
+    at::sum_out(to, grad.unflatten(1, {s.groups, s.shared()}), {2});
+  }
+}
+
+// The other way round, for gradients: one contiguous (B * T, (H + 2 G) D).
 at::Tensor join(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const Shape& s) {
-  at::Tensor joined = at::empty({s.batch * s.length, 3 * s.heads * s.width}, q.options());
+  at::Tensor joined = at::empty({s.batch * s.length, (s.heads + 2 * s.groups) * s.width}, q.options());
   const auto parts = split(joined, s);
   parts[0].copy_(q);
-  parts[1].copy_(k);
-  parts[2].copy_(v);
+  collect_groups(parts[1], k, s);
+  collect_groups(parts[2], v, s);
   return joined;
 }
 
@@ -69,12 +96,12 @@ at::Tensor causal_probabilities(const at::Tensor& q, const at::Tensor& k, const 
 }
 
 struct CausalAttention : torch::autograd::Function<CausalAttention> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& qkv, int64_t batch, int64_t heads, const kernels::DropoutKey& key) {
-    const Shape s{batch, qkv.size(0) / batch, heads, qkv.size(1) / (3 * heads)};
-    const auto [q, k, v] = split(qkv, s);
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& qkv, int64_t batch, const kernels::Heads& heads,
+                            const kernels::DropoutKey& key) {
+    const Shape s = shape_of(qkv, batch, heads);
     Kernel kernel = choose(qkv.device(), qkv.scalar_type(), key.p);
     if (kernel == Kernel::kCpuFlash && kernels::short_attention_fits(qkv, s.length)) kernel = Kernel::kShort;
-    ctx->saved_data["shape"] = std::vector<int64_t>{s.batch, s.length, s.heads, s.width, static_cast<int64_t>(kernel)};
+    ctx->saved_data["shape"] = std::vector<int64_t>{s.batch, s.length, s.heads, s.groups, s.width, static_cast<int64_t>(kernel)};
     ctx->saved_data["key"] = static_cast<int64_t>(key.key);
     ctx->saved_data["first_sample"] = key.first_sample;
     ctx->saved_data["p"] = key.p;
@@ -83,6 +110,7 @@ struct CausalAttention : torch::autograd::Function<CausalAttention> {
       ctx->save_for_backward({qkv, r.out, r.probabilities});
       return r.out;
     }
+    const auto [q, k, v] = inputs(qkv, s, kernel);
     if (kernel == Kernel::kComposed) {
       const at::Tensor probabilities = causal_probabilities(q, k, s);
       const at::Tensor kept = key.p > 0 ? kernels::dropout(probabilities, key) : probabilities;
@@ -106,24 +134,30 @@ struct CausalAttention : torch::autograd::Function<CausalAttention> {
 
   static Tensors backward(AutogradContext* ctx, Tensors grads) {
     const auto shape = ctx->saved_data["shape"].toIntVector();
-    const Shape s{shape[0], shape[1], shape[2], shape[3]};
+    const Shape s{shape[0], shape[1], shape[2], shape[3], shape[4]};
+    const auto kernel = static_cast<Kernel>(shape[5]);
     const auto saved = ctx->get_saved_variables();
-    const auto [q, k, v] = split(saved[0], s);
+    if (kernel == Kernel::kShort) {
+      const kernels::Heads heads(s.heads, s.groups);
+      return {kernels::short_attention_backward(grads[0].contiguous(), saved[0], {saved[1], saved[2]}, s.batch, heads), {}, {}, {}};
+    }
+    const auto [q, k, v] = inputs(saved[0], s, kernel);
     const at::Tensor grad = from_rows(grads[0].contiguous(), s);
     const double p = ctx->saved_data["p"].toDouble();
     at::Tensor dq, dk, dv;
-    switch (static_cast<Kernel>(shape[4])) {
+    switch (kernel) {
       case Kernel::kShort:
-        return {kernels::short_attention_backward(grads[0].contiguous(), saved[0], {saved[1], saved[2]}, s.batch, s.heads), {}, {}, {}};
+        break;  // above
       case Kernel::kComposed:
         std::tie(dq, dk, dv) = composed_backward(grad, q, k, v, saved[1], s, dropout_key(ctx));
         break;
       case Kernel::kCpuFlash:
-        std::tie(dq, dk, dv) = at::_scaled_dot_product_flash_attention_for_cpu_backward(grad, q, k, v, saved[1], saved[2], 0.0, true);
+        std::tie(dq, dk, dv) =
+            at::_scaled_dot_product_flash_attention_for_cpu_backward(grad, q, k, v, saved[1], saved[2], 0.0, true);
         break;
       case Kernel::kFlash:
-        std::tie(dq, dk, dv) = at::_scaled_dot_product_flash_attention_backward(grad, q, k, v, saved[1], saved[2], {}, {}, s.length,
-                                                                               s.length, p, true, saved[3], saved[4]);
+        std::tie(dq, dk, dv) = at::_scaled_dot_product_flash_attention_backward(grad, q, k, v, saved[1], saved[2], {}, {},
+                                                                                s.length, s.length, p, true, saved[3], saved[4]);
         break;
       case Kernel::kEfficient:
         std::tie(dq, dk, dv, std::ignore) = at::_scaled_dot_product_efficient_attention_backward(
@@ -133,13 +167,23 @@ struct CausalAttention : torch::autograd::Function<CausalAttention> {
     return {join(dq, dk, dv, s), {}, {}, {}};
   }
 
-  static kernels::DropoutKey dropout_key(AutogradContext* ctx) {
-    return {static_cast<uint64_t>(ctx->saved_data["key"].toInt()), ctx->saved_data["first_sample"].toInt(), ctx->saved_data["p"].toDouble()};
+  // Flash attention on a GPU reads each group for its query heads; for the others keys and values are repeated, again in the
+  // backward pass rather than kept.
+  static std::array<at::Tensor, 3> inputs(const at::Tensor& qkv, const Shape& s, Kernel kernel) {
+    auto parts = split(qkv, s);
+    if (kernel == Kernel::kFlash) return parts;
+    return {parts[0], expand_groups(parts[1], s), expand_groups(parts[2], s)};
   }
 
-  static std::tuple<at::Tensor, at::Tensor, at::Tensor> composed_backward(const at::Tensor& grad, const at::Tensor& q, const at::Tensor& k,
-                                                                          const at::Tensor& v, const at::Tensor& probabilities,
-                                                                          const Shape& s, const kernels::DropoutKey& key) {
+  static kernels::DropoutKey dropout_key(AutogradContext* ctx) {
+    return {static_cast<uint64_t>(ctx->saved_data["key"].toInt()), ctx->saved_data["first_sample"].toInt(),
+            ctx->saved_data["p"].toDouble()};
+  }
+
+  static std::tuple<at::Tensor, at::Tensor, at::Tensor> composed_backward(const at::Tensor& grad, const at::Tensor& q,
+                                                                          const at::Tensor& k, const at::Tensor& v,
+                                                                          const at::Tensor& probabilities, const Shape& s,
+                                                                          const kernels::DropoutKey& key) {
     const bool drops = key.p > 0;
     const at::Tensor kept = drops ? kernels::dropout(probabilities, key) : probabilities;
     at::Tensor d_probabilities = at::matmul(grad, v.transpose(2, 3));
@@ -152,7 +196,7 @@ struct CausalAttention : torch::autograd::Function<CausalAttention> {
 
 }  // namespace
 
-at::Tensor causal_attention(const at::Tensor& qkv, int64_t batch, int64_t heads, const kernels::DropoutKey& key) {
+at::Tensor causal_attention(const at::Tensor& qkv, int64_t batch, const kernels::Heads& heads, const kernels::DropoutKey& key) {
   return CausalAttention::apply(qkv, batch, heads, key);
 }
 

@@ -34,7 +34,7 @@ class Model {
   virtual at::Tensor next_token_logits(const at::Tensor& tokens) = 0;
 };
 
-// config.model: "gpt" (GPT-2 block: pre-norm, GELU, learned positions). vocab_size: of the data.
+// config.model: "gpt" (GPT-2) or "llama". vocab_size: of the data.
 std::unique_ptr<Model> make_model(const RunConfig& config, int64_t vocab_size);
 
 }  // namespace muster::worker

@@ -3,28 +3,14 @@
 #include <algorithm>
 #include <cmath>
 
-#include <ATen/ops/mm.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 
 #include "comm/base/error.h"
+#include "worker/kernels/optimizers.h"
 
 namespace muster::worker {
-
-at::Tensor orthogonalize(const at::Tensor& g) {
-  constexpr double kA = 3.4445, kB = -4.7750, kC = 2.0315;
-  constexpr int kSteps = 5;
-  const bool tall = g.size(0) > g.size(1);
-  at::Tensor x = tall ? g.t() : g;
-  x = x.div(x.norm().add(1e-7));
-  for (int i = 0; i < kSteps; ++i) {
-    const at::Tensor gram = at::mm(x, x.t());
-    const at::Tensor factor = gram.mul(kB).add_(at::mm(gram, gram), kC);
-    x = x.mul(kA).add_(at::mm(factor, x));
-  }
-  return tall ? x.t() : x;
-}
 
 Muon::Muon(sharding::DataParallel& parallel, const RunConfig& config)
     : parallel_(parallel),
@@ -103,7 +89,7 @@ at::Tensor Muon::gathered_momentum(int bucket, const UpdateStep& step) {
 void Muon::step_matrix(Segment& s, const at::Tensor& whole_momentum, const UpdateStep& step) {
   const sharding::Parameter& p = *model_.parameters()[s.parameter];
   const int64_t offset = model_.partition().offset(s.parameter) - model_.partition().buckets()[s.bucket].begin;
-  const at::Tensor direction = orthogonalize(whole_momentum.narrow(0, offset, p.numel()).view(p.shape)).reshape({-1}).narrow(0, s.at, s.size);
+  const at::Tensor direction = kernels::muon_orthogonalize(whole_momentum.narrow(0, offset, p.numel()).view(p.shape)).reshape({-1}).narrow(0, s.at, s.size);
   const double size = 0.2 * std::sqrt(static_cast<double>(std::max(p.shape[0], p.shape[1])));
   const auto state = s.state.take();
   const at::Tensor values = model_.owned_parameters(s.bucket).narrow(0, s.begin, s.size), master = has_master() ? state[0] : values;

@@ -8,10 +8,6 @@
 
 namespace muster::worker {
 
-// The nearest matrix with orthonormal rows or columns, roughly: five steps of Muon's quintic Newton-Schulz iteration (Jordan, 2024).
-// g (rows, cols), float32 or float64; a zero matrix stays zero.
-at::Tensor orthogonalize(const at::Tensor& g);
-
 // Muon (Jordan, 2024) for hidden matrices (Parameter::hidden_matrix), with Nesterov momentum, decoupled weight decay and the update scaled
 // to AdamW's size by 0.2 sqrt(max(rows, cols)) (Liu et al., 2025), so that one learning rate serves both; AdamW for all others.
 //

@@ -1,4 +1,4 @@
-#include "sharding/plan/gpt_shapes.h"
+#include "sharding/plan/model_shapes.h"
 
 #include <fmt/format.h>
 
@@ -7,7 +7,7 @@ namespace {
 
 class List {
  public:
-  explicit List(const GptShape& shape) : shape_(shape) {}
+  explicit List(const ModelShape& shape) : shape_(shape) {}
   void matrix(const std::string& name, int64_t rows, int64_t columns) { specs_.push_back({name, {rows, columns}, true, unit_}); }
   void linear(const std::string& name, int64_t out, int64_t in) {
     matrix(name + ".weight", out, in);
@@ -24,26 +24,26 @@ class List {
   void bias(const std::string& name, int64_t size) {
     if (shape_.bias) specs_.push_back({name + ".bias", {size}, false, unit_});
   }
-  const GptShape& shape_;
+  const ModelShape& shape_;
   int unit_ = 0;
   std::vector<ParameterSpec> specs_;
 };
 
 }  // namespace
 
-std::vector<ParameterSpec> gpt_parameters(const GptShape& s) {
+std::vector<ParameterSpec> model_parameters(const ModelShape& s) {
   List list(s);
   list.matrix("token_embedding", s.vocab_size, s.hidden_size);
-  list.matrix("position_embedding", s.seq_length, s.hidden_size);
+  if (!s.llama) list.matrix("position_embedding", s.seq_length, s.hidden_size);
   for (int64_t i = 0; i < s.num_layers; ++i) {
     const std::string name = fmt::format("block{}", i);
     list.next_unit();
     list.norm(name + ".norm1");
-    list.linear(name + ".attention.qkv", 3 * s.hidden_size, s.hidden_size);
+    list.linear(name + ".attention.qkv", s.qkv_width(), s.hidden_size);
     list.linear(name + ".attention.out", s.hidden_size, s.hidden_size);
     list.norm(name + ".norm2");
-    list.linear(name + ".mlp.up", 4 * s.hidden_size, s.hidden_size);
-    list.linear(name + ".mlp.down", s.hidden_size, 4 * s.hidden_size);
+    list.linear(name + (s.llama ? ".mlp.gate_up" : ".mlp.up"), s.up_width(), s.hidden_size);
+    list.linear(name + ".mlp.down", s.hidden_size, s.inner_width());
   }
   list.next_unit();
   list.norm("final_norm");
