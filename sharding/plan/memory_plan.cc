@@ -174,12 +174,12 @@ class Planner {
     const ModelShape& s = in_.model;
     const int64_t once = (in_.recompute == "full" ? kept_elements(s, "none") : 0) + 2 * s.hidden_size;  // 2: the final norm
     const int64_t kept = kept_elements(s, in_.recompute) * s.num_layers + once;
-    add("activations", rows_ * kept * in_.param_bytes, fmt::format("{} rows_ x {} x {} B (recompute {})", rows_, kept, in_.param_bytes, in_.recompute));
+    add("activations", rows_ * kept * in_.param_bytes, fmt::format("{} rows x {} x {} B (recompute {})", rows_, kept, in_.param_bytes, in_.recompute));
     add_attention();
     const int64_t under_way = s.hidden_size + s.up_width() + s.inner_width();
-    add("backward", rows_ * under_way * in_.param_bytes, fmt::format("{} rows_ x {} x {} B: gradients of one block under way", rows_, under_way, in_.param_bytes));
+    add("backward", rows_ * under_way * in_.param_bytes, fmt::format("{} rows x {} x {} B: gradients of one block under way", rows_, under_way, in_.param_bytes));
     const int64_t logit_bytes = std::max<int64_t>(in_.param_bytes, 2);
-    add("logits", rows_ * s.vocab_size * logit_bytes, fmt::format("{} rows_ x {} x {} B", rows_, s.vocab_size, logit_bytes));
+    add("logits", rows_ * s.vocab_size * logit_bytes, fmt::format("{} rows x {} x {} B", rows_, s.vocab_size, logit_bytes));
   }
 
   void add_attention() {
@@ -187,8 +187,8 @@ class Planner {
     const int64_t layers = in_.recompute == "none" ? s.num_layers : 1, numbers = in_.keeps_probabilities ? s.seq_length : 1;
     const int64_t bytes = in_.keeps_probabilities ? in_.param_bytes : std::max<int64_t>(in_.param_bytes, 4);
     add("attention", rows_ * s.num_attention_heads * numbers * layers * bytes,
-        fmt::format("{} rows_ x {} heads x {} x {} layers x {} B: {}", rows_, s.num_attention_heads, numbers, layers, bytes,
-                    in_.keeps_probabilities ? "probabilities" : "log-sum_-exp"));
+        fmt::format("{} rows x {} heads x {} x {} layers x {} B: {}", rows_, s.num_attention_heads, numbers, layers, bytes,
+                    in_.keeps_probabilities ? "probabilities" : "log-sum-exp"));
   }
 
   void add_communicators() {
