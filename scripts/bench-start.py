@@ -53,7 +53,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         text, script = pathlib.Path(folder) / "text.txt", pathlib.Path(folder) / "peer.py"
         text.write_text("".join(chr(48 + (i * i + i // 7) % 65) for i in range(200_000)) + "".join(chr(48 + i) for i in range(65)))
-        script.write_text(PEER.format(ddp=str(ROOT / "scripts/bench-ddp-cpu.py")))
+        script.write_text(PEER.format(ddp=str(ROOT / "scripts/bench_training.py")))
         peer = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={a.ranks}", str(script)]
         env = dict(os.environ, OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="")
         ours = [a.muster, "launch", str(ROOT / "scripts/configs/shakespeare-char-cpu.yaml"), "-n", str(a.ranks), "--data", str(text),

@@ -3,6 +3,7 @@
 Model: nanoGPT's CPU setting (4 layers, 4 heads, 128 wide, context 64, vocabulary 65). Ranks of one thread each.
 As a program it is one rank of the PyTorch side.
 """
+import argparse
 import json
 import os
 import pathlib
@@ -55,16 +56,30 @@ def build_model(torch, layers=LAYERS, heads=HEADS, width=WIDTH, context=CONTEXT,
     return Gpt()
 
 
-def adamw(torch, model):
+ADAMW = {"lr": 1e-3, "betas": (0.9, 0.99), "fused": True}
+
+
+def decay_groups(model):
     decay = [p for p in model.parameters() if p.dim() >= 2]
     rest = [p for p in model.parameters() if p.dim() < 2]
-    groups = [{"params": decay, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.99), fused=True)
+    return [{"params": decay, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}]
+
+
+def adamw(torch, model):
+    return torch.optim.AdamW(decay_groups(model), **ADAMW)
+
+
+def gpt2_weights(torch, model):
+    """With PyTorch's own start, N(0, 1) in a tied embedding, the loss says little of a training."""
+    for p in model.parameters():
+        if p.dim() >= 2:
+            torch.nn.init.normal_(p, 0.0, 0.02)
 
 
 def wrap(torch, strategy, ranks):
-    """The model and its optimizer under one of PyTorch's strategies."""
+    """The model and its optimizer under one of PyTorch's strategies; alike on all ranks, which have one seed."""
     model = build_model(torch)
+    gpt2_weights(torch, model)
     if strategy == "ddp":
         model = torch.nn.parallel.DistributedDataParallel(model)
         return model, adamw(torch, model)
@@ -72,7 +87,8 @@ def wrap(torch, strategy, ranks):
         from torch.distributed.optim import ZeroRedundancyOptimizer
 
         model = torch.nn.parallel.DistributedDataParallel(model)
-        return model, ZeroRedundancyOptimizer(model.parameters(), optimizer_class=torch.optim.AdamW, lr=1e-3, betas=(0.9, 0.99), weight_decay=0.1)
+        # Bucket views: its faster form, one broadcast a bucket instead of one a parameter.
+        return model, ZeroRedundancyOptimizer(decay_groups(model), torch.optim.AdamW, parameters_as_bucket_view=True, **ADAMW)
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
@@ -91,17 +107,21 @@ def peer_rank(rank, ranks, port, sequences, steps, result, strategy):
     torch.manual_seed(1337)
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=ranks)
     model, optimizer = wrap(torch, strategy, ranks)
-    x = torch.randint(VOCAB, (sequences, CONTEXT))
-    times = []
+    torch.manual_seed(rank)
+    tokens = torch.randint(VOCAB, (sequences, CONTEXT + 1))
+    x, y = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+    times, losses = [], []
     for _ in range(steps):
         start = time.perf_counter()
-        loss = model(x, x)
+        loss = model(x, y)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        loss.item()
+        losses.append(loss.item())
         times.append(1e3 * (time.perf_counter() - start))
+    if not 0 < losses[-1] < losses[0]:
+        sys.exit(f"bench: the PyTorch side ({strategy}) does not train: loss {losses[0]:.4f}, then {losses[-1]:.4f}")
     if rank == 0:
         pathlib.Path(result).write_text(json.dumps(times[WARM_UP:]))
     dist.barrier()
@@ -114,14 +134,26 @@ def free_port():
         return s.getsockname()[1]
 
 
+def run_ranks(commands, env, seconds=300):
+    """Whether all ended well in time. One that fails ends the others, which would wait for it; none is left behind."""
+    deadline, ps = time.monotonic() + seconds, [subprocess.Popen(c, env=env) for c in commands]
+    try:
+        while any(p.poll() is None for p in ps) and not any(p.poll() for p in ps) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return all(p.poll() == 0 for p in ps)
+    finally:
+        for p in ps:
+            p.kill()
+            p.wait()
+
+
 def run_peer(ranks, sequences, steps, strategy="ddp"):
     """Median milliseconds a step."""
     with tempfile.TemporaryDirectory() as folder:
         result, port = f"{folder}/times.json", free_port()
-        command = [sys.executable, __file__]
+        tail = [str(v) for v in (ranks, port, sequences, steps, result, strategy)]
         env = dict(os.environ, OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="")
-        ps = [subprocess.Popen(command + [str(r), str(ranks), str(port), str(sequences), str(steps), result, strategy], env=env) for r in range(ranks)]
-        if any([p.wait(timeout=300) for p in ps]):
+        if not run_ranks([[sys.executable, __file__, str(r), *tail] for r in range(ranks)], env):
             sys.exit(f"bench: the PyTorch side ({strategy}) failed; is its full set installed (./scripts/setup --full)?")
         return statistics.median(json.loads(pathlib.Path(result).read_text()))
 
@@ -132,15 +164,58 @@ def run_muster(muster, ranks, sequences, steps, options=()):
         text = pathlib.Path(folder) / "text.txt"
         alphabet = "".join(chr(48 + i) for i in range(VOCAB))
         text.write_text("".join(alphabet[(i * i + i // 7) % VOCAB] for i in range(200_000)) + alphabet)
-        command = [muster, "launch", str(ROOT / "scripts/configs/shakespeare-char-cpu.yaml"), "-n", str(ranks), "--data", str(text),
-                   "--micro-batch-size", str(sequences), "--global-batch-size", str(sequences * ranks), "--train-iters", str(steps),
-                   "--log-interval", "1", "--eval-interval", str(steps), "--eval-iters", "1", "--sample-tokens", "0", "--threads", "1",
-                   "--device", "cpu", "--run-dir", f"{folder}/run", *options]
+        command = [muster, "launch", str(ROOT / "scripts/configs/shakespeare-char-cpu.yaml"), "-n", str(ranks),
+                   "--data", str(text), "--micro-batch-size", str(sequences), "--global-batch-size", str(sequences * ranks),
+                   "--train-iters", str(steps), "--log-interval", "1", "--eval-interval", str(steps), "--eval-iters", "1",
+                   "--sample-tokens", "0", "--threads", "1", "--device", "cpu", "--run-dir", f"{folder}/run", *options]
         done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, timeout=300)
         if done.returncode:
             sys.exit(f"bench: muster failed: {done.stderr[-2000:]}")
         rows = [json.loads(line) for line in open(f"{folder}/run/metrics.jsonl")]
         return statistics.median([r["step_ms"] for r in rows if "loss" in r][WARM_UP:])
+
+
+def at_least(least):
+    """For argparse: a whole number, not under the least."""
+
+    def whole(text):
+        if not text.isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"found '{text}', wanted a whole number >= {least}")
+        return int(text)
+
+    return whole
+
+
+def list_of(item):
+    """For argparse: items with commas between them."""
+    return lambda text: [item(part) for part in text.split(",")]
+
+
+def program(text):
+    if not os.access(text, os.X_OK) or not os.path.isfile(text):
+        raise argparse.ArgumentTypeError(f"found '{text}', wanted a program; build it: ./scripts/build")
+    return text
+
+
+def options(description, steps):
+    """The options of all training benchmarks."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", type=at_least(1), default=2)
+    parser.add_argument("--rounds", type=at_least(1), default=3)
+    parser.add_argument("--steps", type=at_least(WARM_UP + 1), default=steps, help=f"the first {WARM_UP} are not counted")
+    parser.add_argument("--muster", type=program, default=str(ROOT / "build/bin/muster"))
+    return parser
+
+
+HEADING = f"{'PyTorch ms':>11} {'Muster ms':>10} {'ratio':>6}   rounds (PyTorch | Muster)"
+
+
+def in_turns(rounds, peer, ours):
+    """Runs the sides in turns; a row under HEADING: the medians, ours / theirs, every round."""
+    times = [(peer(), ours()) for _ in range(rounds)]
+    ps, ms = zip(*times)
+    p, m = statistics.median(ps), statistics.median(ms)
+    return f"{p:>11.2f} {m:>10.2f} {m / p:>6.2f}   " + " | ".join(" ".join(f"{t:.1f}" for t in side) for side in (ps, ms))
 
 
 if __name__ == "__main__":

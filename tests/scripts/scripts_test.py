@@ -8,6 +8,7 @@ import pathlib
 import shutil
 import stat
 import subprocess
+import sys
 import tempfile
 import unittest
 
@@ -243,6 +244,27 @@ class Test(ScriptCase):
         done = self.call("test", MUSTER_TEST_JOBS="some")
         self.assertEqual(done.returncode, 2)
         self.assertIn("MUSTER_TEST_JOBS: found 'some', wanted a whole number from 1", done.stderr)
+
+
+class Bench(unittest.TestCase):
+    """Options of the training benchmarks are refused before anything runs; no torch is needed for that."""
+
+    def refused(self, name, option, found, wanted):
+        command = [sys.executable, ROOT / f"scripts/bench-{name}.py", "--muster", "/bin/true", option, found]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        self.assertEqual(done.returncode, 2, done.stdout + done.stderr)
+        self.assertIn(f"argument {option}: found '{found.split(',')[-1]}', wanted {wanted}", done.stderr)
+
+    def test_bad_options(self):
+        for name in ("zero-cpu", "ddp-cpu"):
+            for option in ("--ranks", "--rounds", "--sequences"):
+                self.refused(name, option, "0", "a whole number >= 1")
+            self.refused(name, "--steps", "20", "a whole number >= 21")  # all would be warm-up
+            self.refused(name, "--muster", "/nowhere/muster", "a program; build it: ./scripts/build")
+
+    def test_stages(self):
+        for stages in ("4", "0,x", "1,"):
+            self.refused("zero-cpu", "--stages", stages, "stages of 0, 1, 2, 3 with commas between them")
 
 
 class CheckIncludes(unittest.TestCase):

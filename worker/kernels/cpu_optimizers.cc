@@ -51,7 +51,8 @@ MUSTER_INLINE void lion_loop(T* __restrict w, const T* __restrict g, T* __restri
   const T rest1 = 1 - f.beta1, rest2 = 1 - f.beta2;
   for (int64_t i = 0; i < n; ++i) {
     const T grad = g[i] * f.grad_scale, mix = f.beta1 * m[i] + rest1 * grad;
-    w[i] = w[i] * f.keep - (mix > 0 ? f.lr : mix < 0 ? -f.lr : T(0));
+    const T up = mix > 0 ? f.lr : T(0), down = mix < 0 ? f.lr : T(0);
+    w[i] = w[i] * f.keep - (up - down);
     m[i] = f.beta2 * m[i] + rest2 * grad;
   }
 }
@@ -72,12 +73,17 @@ void decode_block(const uint8_t* codes, float scale, const float* map, double* v
 
 template <typename T>
 MUSTER_INLINE float largest_of(const T* values, int64_t n) {
-  float largest = 0;
-  for (int64_t i = 0; i < n; ++i) {
-    const float size = std::fabs(static_cast<float>(values[i]));
-    largest = size > largest ? size : largest;
+  float lanes[kLanes] = {};
+  int64_t i = 0;
+  const auto take = [&](int l) __attribute__((always_inline)) {
+    const float size = std::fabs(static_cast<float>(values[i + l]));
+    lanes[l] = size > lanes[l] ? size : lanes[l];
+  };
+  for (; i + kLanes <= n; i += kLanes) {
+    for (int l = 0; l < kLanes; ++l) take(l);
   }
-  return largest;
+  for (int l = 0; i + l < n; ++l) take(l);
+  return *std::max_element(lanes, lanes + kLanes);
 }
 
 // Returns the scale.
